@@ -1,0 +1,32 @@
+"""Lower and upper bounds of a value over the domain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """``lo <= value <= hi`` in real arithmetic, batched like every tensor. NaN means: nothing is known."""
+
+    lo: Tensor
+    hi: Tensor
+
+    @property
+    def magnitude(self) -> Tensor:
+        """The largest absolute value."""
+        return self.lo.abs().maximum(self.hi.abs())
+
+    def meet(self, other: Interval) -> Interval:
+        """The tighter of both bounds, entry by entry; an unknown (NaN) bound gives way to a known one."""
+        return Interval(_known_max(self.lo, other.lo), -_known_max(-self.hi, -other.hi))
+
+
+def _known_max(a: Tensor, b: Tensor) -> Tensor:
+    import torch
+
+    return torch.fmax(a, b)

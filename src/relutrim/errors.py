@@ -1,0 +1,57 @@
+"""What can go wrong, as exceptions that carry the exit code of the command line.
+
+Every message answers four questions: what was found, where (file and node), why it matters, and what
+to do instead. ``where`` is kept apart so that callers can add a file name to what a node-level check
+raised without parsing text.
+"""
+
+from __future__ import annotations
+
+
+class RelutrimError(Exception):
+    """Base of everything relutrim raises on purpose."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, where: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}" if self.where else self.message
+
+    def at(self, where: str) -> RelutrimError:
+        """The same error with ``where`` put before what it already names."""
+        joined = f"{where}: {self.where}" if self.where else where
+        return type(self)(self.message, where=joined)
+
+
+class InputError(RelutrimError, ValueError):
+    """A file, an option or an argument that cannot be used as it is."""
+
+
+class NetworkError(InputError):
+    """A network that contradicts itself: shapes that do not fit, cycles, NaN weights."""
+
+
+class DomainError(InputError):
+    """A domain that is empty, unbounded, or not of the network's dimension."""
+
+
+class UnsupportedError(RelutrimError, NotImplementedError):
+    """An operator or feature outside of what relutrim represents exactly."""
+
+    exit_code = 3
+
+
+class CheckFailed(RelutrimError):
+    """Something that was to be verified turned out false."""
+
+    exit_code = 1
+
+
+class ContradictionError(RelutrimError, AssertionError):
+    """A proof and a witness that exclude each other: a bug in relutrim, never a property of the network."""
+
+    exit_code = 1

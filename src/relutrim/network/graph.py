@@ -1,0 +1,215 @@
+"""A network: a directed acyclic graph of operators, immutable, with what its file needs to be written back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from relutrim.errors import NetworkError
+from relutrim.network.operators import Linear, Operator, Relu, Shape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Port:
+    """The input: its name, its shape without the batch axis, and the batch axis as the file declares it.
+
+    ``batch`` is a number, a symbolic name, or None where the file has no batch axis at all.
+    """
+
+    name: str
+    shape: Shape
+    batch: int | str | None = "batch"
+
+    @property
+    def size(self) -> int:
+        """How many numbers one input holds."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """An operator applied to named values. Its name is also the name of the value it makes."""
+
+    name: str
+    operator: Operator
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TailStep:
+    """Something behind the last affine layer that is carried over untouched, such as a softmax."""
+
+    kind: str
+    name: str
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output of the file: the node that it is computed from and the tail between the two."""
+
+    name: str
+    source: str
+    tail: tuple[TailStep, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Nodes in topological order. Deviations and bounds are measured at the outputs' sources, before the tails.
+
+    ``dtype`` is how the file stores weights (``float32`` or ``float64``); in memory they are float64.
+    """
+
+    input: Port
+    nodes: tuple[Node, ...]
+    outputs: tuple[Output, ...]
+    dtype: str = "float32"
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", tuple(_sorted(self.input.name, self.nodes)))
+        _ = self.shapes
+        if not self.outputs:
+            raise NetworkError("the network has no output")
+        for output in self.outputs:
+            if output.source not in self.shapes:
+                raise NetworkError(f"output {output.name!r} is computed from {output.source!r}, which no node makes")
+
+    @cached_property
+    def shapes(self) -> Mapping[str, Shape]:
+        """Shape of every value, without the batch axis."""
+        shapes: dict[str, Shape] = {self.input.name: self.input.shape}
+        for node in self.nodes:
+            try:
+                shapes[node.name] = node.operator.output_shape([shapes[name] for name in node.inputs])
+            except NetworkError as error:
+                raise error.at(f"node {node.name!r}") from None
+        return shapes
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Node]:
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def _readers(self) -> Mapping[str, tuple[Node, ...]]:
+        readers: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                readers.setdefault(name, []).append(node)
+        return {name: tuple(found) for name, found in readers.items()}
+
+    def __getitem__(self, name: str) -> Node:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def readers(self, name: str) -> tuple[Node, ...]:
+        """The nodes that read a value; outputs of the network are not among them."""
+        return self._readers.get(name, ())
+
+    def is_output(self, name: str) -> bool:
+        """Whether an output is computed from this value."""
+        return any(output.source == name for output in self.outputs)
+
+    @cached_property
+    def relus(self) -> tuple[Node, ...]:
+        """The ReLU nodes in topological order; a ReLU's neurons are the entries of its tensor, flat in C order."""
+        return tuple(node for node in self.nodes if isinstance(node.operator, Relu))
+
+    def size(self, name: str) -> int:
+        """How many numbers a value holds."""
+        return math.prod(self.shapes[name])
+
+    @property
+    def widths(self) -> list[int]:
+        """Sizes of the input, of each ReLU layer, and of the outputs together."""
+        return [
+            self.input.size,
+            *(self.size(node.name) for node in self.relus),
+            sum(self.size(source) for source in self.sources),
+        ]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The distinct values that outputs are computed from, in the order of the outputs."""
+        return tuple(dict.fromkeys(output.source for output in self.outputs))
+
+    @property
+    def neurons(self) -> int:
+        """How many ReLUs there are."""
+        return sum(self.size(node.name) for node in self.relus)
+
+    @property
+    def connections(self) -> int:
+        """The sum of n_{l-1} n_l over the linear layers, as the paper counts."""
+        total = 0
+        for node in self.nodes:
+            if isinstance(node.operator, Linear):
+                total += node.operator.weight.size * math.prod(self.shapes[node.name][:-1])
+        return total
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers a file stores."""
+        return sum(node.operator.parameters for node in self.nodes)
+
+    def run(self, x: Tensor, *, until: Iterable[str] | None = None) -> dict[str, Tensor]:
+        """Every value on a batch of inputs, in the dtype and on the device of ``x``, up to the last of ``until``."""
+        wanted = set(until) if until is not None else None
+        values = {self.input.name: x.reshape(x.shape[0], *self.input.shape)}
+        for node in self.nodes:
+            if wanted is not None and not wanted - values.keys():
+                break
+            values[node.name] = node.operator.forward([values[name] for name in node.inputs])
+        return values
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """All outputs before their tails, flat, one behind the other: (batch, sum of output sizes)."""
+        import torch
+
+        values = self.run(x)
+        return torch.cat([values[source].flatten(1) for source in self.sources], dim=1)
+
+    def edit(self, *, change: Mapping[str, Node | None] | None = None, **fields: Any) -> Network:
+        """A copy in which nodes are replaced (or, with None, removed) and fields changed."""
+        change = change or {}
+        nodes = [change.get(node.name, node) for node in self.nodes]
+        return replace(self, nodes=tuple(node for node in nodes if node is not None), **fields)
+
+
+def _sorted(input_name: str, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes in topological order, stable where the given order already is one."""
+    names = [node.name for node in nodes]
+    if len({input_name, *names}) != len(names) + 1:
+        twice = next(name for name in [input_name, *names] if ([input_name, *names]).count(name) > 1)
+        raise NetworkError(f"two nodes make the value {twice!r}")
+    known, waiting, ordered = {input_name}, list(nodes), []
+    made = {input_name, *names}
+    for node in nodes:
+        for name in node.inputs:
+            if name not in made:
+                raise NetworkError(f"it reads {name!r}, which nothing makes", where=f"node {node.name!r}")
+    while waiting:
+        ready = []
+        for node in waiting:
+            if all(name in known for name in node.inputs):
+                ready.append(node)
+                known.add(node.name)
+        if not ready:
+            raise NetworkError(
+                "the graph has a cycle; recurrent networks must be unrolled first",
+                where=f"node {waiting[0].name!r}",
+            )
+        ordered += ready
+        waiting = [node for node in waiting if node.name not in known]
+    return ordered

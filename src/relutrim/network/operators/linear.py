@@ -1,0 +1,108 @@
+"""``x -> W x + b`` on the last axis: Gemm, MatMul, nn.Linear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from relutrim.bounds.values import Interval
+from relutrim.errors import NetworkError
+from relutrim.network.operators.base import Affine, Array, Shape, only, parameter
+from relutrim.rounding import ETA, gamma, widen_down, widen_up
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Linear(Affine):
+    """``weight`` is (outputs, inputs), ``bias`` is (outputs,); leading axes of the value are kept."""
+
+    kind = "Linear"
+
+    weight: Array
+    bias: Array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", parameter(self.weight, "the weight matrix"))
+        object.__setattr__(self, "bias", parameter(self.bias, "the bias"))
+        if self.weight.ndim != 2 or self.bias.shape != self.weight.shape[:1]:
+            raise NetworkError(
+                f"a weight matrix of shape {self.weight.shape} does not go with a bias of shape {self.bias.shape}"
+            )
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        shape = only(inputs, self.kind)
+        if not shape or shape[-1] != self.weight.shape[1]:
+            raise NetworkError(f"a weight matrix for {self.weight.shape[1]} inputs meets a value of shape {shape}")
+        return (*shape[:-1], self.weight.shape[0])
+
+    @property
+    def parameters(self) -> int:
+        return int(self.weight.size + self.bias.size)
+
+    @property
+    def terms(self) -> int:
+        return max(self.weight.shape) + 1
+
+    def forward(self, inputs: Sequence[Tensor]) -> Tensor:
+        (x,) = inputs
+        return x @ self._w(x).T + self._b(x)
+
+    def adjoint(self, forms: Tensor) -> list[Tensor]:
+        return [forms @ self._w(forms)]
+
+    def constant(self, forms: Tensor) -> Tensor:
+        return (forms @ self._b(forms)).flatten(1).sum(1) if forms.ndim > 2 else forms @ self._b(forms)
+
+    def magnitude(self, inputs: Sequence[Tensor]) -> Tensor:
+        (m,) = inputs
+        return m @ self._abs_w(m).T + self._b(m).abs()
+
+    def spread(self, inputs: Sequence[Tensor]) -> Tensor:
+        (r,) = inputs
+        return r @ self._abs_w(r).T
+
+    def interval(self, inputs: Sequence[Interval]) -> Interval:
+        (x,) = inputs
+        up = self._tensor("w+", x.lo, lambda: np.maximum(self.weight, 0).T)
+        down = self._tensor("w-", x.lo, lambda: np.minimum(self.weight, 0).T)
+        bias = self._b(x.lo)
+        low = x.lo @ up + x.hi @ down + bias
+        high = x.hi @ up + x.lo @ down + bias
+        return Interval(
+            widen_down(low, self._radius(x.lo, x.hi, up, down)), widen_up(high, self._radius(x.hi, x.lo, up, down))
+        )
+
+    def _radius(self, with_plus: Tensor, with_minus: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        """Rounding radius of ``with_plus @ W+ + with_minus @ W- + b``, zero where every product is exactly zero."""
+        magnitude = with_plus.abs() @ up - with_minus.abs() @ down
+        some_plus = self._tensor("w+ != 0", up, lambda: (self.weight > 0).T)
+        some_minus = self._tensor("w- != 0", up, lambda: (self.weight < 0).T)
+        products = (with_plus != 0).to(up) @ some_plus + (with_minus != 0).to(up) @ some_minus
+        radius = gamma(self.terms) * (magnitude + self._b(up).abs()) + self.terms * ETA
+        return radius.where(products > 0, products * 0)
+
+    def exact_extremes(self, row: int, lo: Array, hi: Array) -> tuple[Fraction, Fraction]:
+        """Smallest and largest value of output ``row`` over the box ``[lo, hi]``, in rational arithmetic."""
+        weights = self.weight[row]
+        low = high = Fraction(float(self.bias[row]))
+        for i in np.flatnonzero(weights):
+            w = Fraction(float(weights[i]))
+            at_lo, at_hi = w * Fraction(float(lo[i])), w * Fraction(float(hi[i]))
+            low += min(at_lo, at_hi)
+            high += max(at_lo, at_hi)
+        return low, high
+
+    def _w(self, like: Tensor) -> Tensor:
+        return self._tensor("w", like, lambda: self.weight)
+
+    def _b(self, like: Tensor) -> Tensor:
+        return self._tensor("b", like, lambda: self.bias)
+
+    def _abs_w(self, like: Tensor) -> Tensor:
+        return self._tensor("|w|", like, lambda: np.abs(self.weight))

@@ -1,0 +1,31 @@
+"""``x -> max(0, x)``: the neurons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from relutrim.bounds.values import Interval
+from relutrim.network.operators.base import Operator, Shape, only
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Relu(Operator):
+    """The only operator that is not affine; every statement about stability is about its inputs."""
+
+    kind = "Relu"
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        return only(inputs, self.kind)
+
+    def forward(self, inputs: Sequence[Tensor]) -> Tensor:
+        (x,) = inputs
+        return x.clamp(min=0)
+
+    def interval(self, inputs: Sequence[Interval]) -> Interval:
+        (x,) = inputs
+        return Interval(x.lo.clamp(min=0), x.hi.clamp(min=0))
