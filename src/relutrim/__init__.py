@@ -1,1 +1,73 @@
-"""relutrim."""
+"""relutrim makes trained ReLU networks smaller without changing what they compute, and proves it.
+
+>>> import relutrim
+>>> network = relutrim.load(relutrim.demo_model())
+>>> result = relutrim.compress(network, relutrim.Box(0, 1))
+>>> result.original.widths, result.network.widths
+([784, 100, 100, 10], [784, 63, 88, 10])
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from relutrim._version import __version__
+
+if TYPE_CHECKING:
+    from relutrim.analysis import analyze
+    from relutrim.compression import Compression, compress
+    from relutrim.domain import Ball, Box, Domain, NormalizedBox
+    from relutrim.errors import RelutrimError
+    from relutrim.examples import demo_model
+    from relutrim.formats import load, save
+    from relutrim.network import Network
+    from relutrim.prove.stability import Stability
+    from relutrim.prove.verdict import Evidence, Verdict
+
+__all__ = [
+    "Ball",
+    "Box",
+    "Compression",
+    "Domain",
+    "Evidence",
+    "Network",
+    "NormalizedBox",
+    "RelutrimError",
+    "Stability",
+    "Verdict",
+    "__version__",
+    "analyze",
+    "compress",
+    "demo_model",
+    "load",
+    "save",
+]
+
+_HOME = {
+    "Ball": "domain",
+    "Box": "domain",
+    "Compression": "compression",
+    "Domain": "domain",
+    "Evidence": "prove.verdict",
+    "Network": "network",
+    "NormalizedBox": "domain",
+    "RelutrimError": "errors",
+    "Stability": "prove.stability",
+    "Verdict": "prove.verdict",
+    "analyze": "analysis",
+    "compress": "compression",
+    "demo_model": "examples",
+    "load": "formats",
+    "save": "formats",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when first used, so that ``import relutrim`` and ``relutrim --help`` do not
+    load torch.
+    """
+    if name not in _HOME:
+        raise AttributeError(f"module 'relutrim' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"relutrim.{_HOME[name]}"), name)

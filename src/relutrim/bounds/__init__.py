@@ -1,1 +1,1 @@
-
+"""Bounds of every value over the domain, in spite of rounding."""

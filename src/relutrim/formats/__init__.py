@@ -1,1 +1,120 @@
+"""Models in and out, by suffix. Each format is one module, imported only when it is needed."""
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relutrim.errors import InputError, RelutrimError
+
+if TYPE_CHECKING:
+    from relutrim.network.graph import Network
+
+READABLE = (".onnx", ".onnx.gz", ".pt", ".pt2", ".nnet", ".dat")
+WRITABLE = (".onnx", ".pt", ".pt2")
+
+
+def suffix(path: Path) -> str:
+    """The ending that decides the format, with a ``.gz`` behind it if there is one."""
+    endings = path.suffixes[-2:]
+    return "".join(endings).lower() if endings[-1:] == [".gz"] else path.suffix.lower()
+
+
+def load(path: str | Path, *, arch: str | None = None) -> Network:
+    """Read a network from a file.
+
+    ``.onnx``, ``.onnx.gz``, ``.pt2`` (a torch.export program), ``.pt`` (a state dict; ``arch`` says what it
+    belongs to, such as ``mlp:784-100-10`` or ``package.module:factory``), ``.nnet``, and the reference
+    implementation's ``weights.dat``.
+    """
+    path = Path(path)
+    try:
+        return _load(path, arch)
+    except RelutrimError as error:
+        raise error if error.where and str(path) in error.where else error.at(str(path)) from None
+
+
+def _load(path: Path, arch: str | None) -> Network:
+    kind = suffix(path)
+    if arch is not None and kind != ".pt":
+        raise InputError("an architecture goes with a .pt state dict only; this format brings its own")
+    match kind:
+        case ".onnx" | ".onnx.gz":
+            from relutrim.formats.onnx import read_onnx
+
+            return read_onnx(path)
+        case ".pt":
+            from relutrim.formats.state_dict import read_state_dict
+
+            if arch is None:
+                raise InputError(
+                    "a .pt state dict holds weights without their structure; add --arch "
+                    "mlp:784-100-10 or --arch package.module:factory"
+                )
+            return read_state_dict(path, arch)
+        case ".pt2":
+            from relutrim.formats.exported import read_exported
+
+            return read_exported(path)
+        case ".nnet":
+            from relutrim.formats.nnet import read_nnet
+
+            return read_nnet(path)
+        case ".dat":
+            from relutrim.formats.weights_dat import read_weights_dat
+
+            return read_weights_dat(path)
+    raise InputError(
+        f"{kind or 'a file without suffix'} is no format relutrim reads; it reads {', '.join(READABLE)}"
+    )
+
+
+def save(network: Network, path: str | Path) -> None:
+    """Write a network, whole or not at all: ``.onnx``, ``.pt`` or ``.pt2``."""
+    path = Path(path)
+    check_writable(path)
+    match suffix(path):
+        case ".onnx":
+            from relutrim.formats.onnx import write_onnx
+
+            write_onnx(network, path)
+        case ".pt":
+            from relutrim.formats.state_dict import write_state_dict
+
+            write_state_dict(network, path)
+        case _:
+            from relutrim.formats.exported import write_exported
+
+            write_exported(network, path)
+
+
+def check_writable(path: Path) -> None:
+    """Raise before any work is done if ``path`` cannot become a model file."""
+    if suffix(path) not in WRITABLE:
+        raise InputError(
+            f"{suffix(path) or 'a name without suffix'} is no format relutrim writes; end the "
+            f"name in {', '.join(WRITABLE)}",
+            where=str(path),
+        )
+    from relutrim.formats.files import check_target
+
+    check_target(path)
+
+
+def as_network(model: Any, *, output_relu: bool = False) -> Network:
+    """A path, an ``nn.Module`` or a :class:`Network`, as a network."""
+    from relutrim.network.graph import Network
+
+    if isinstance(model, str | Path):
+        network = load(model)
+    elif isinstance(model, Network):
+        network = model
+    else:
+        from relutrim.formats.torch_read import read_module
+
+        network = read_module(model)
+    if output_relu:
+        from relutrim.analysis import with_output_relu
+
+        return with_output_relu(network)
+    return network

@@ -13,7 +13,9 @@ from pathlib import Path
 from relutrim.errors import InputError
 
 LARGEST_FILE = 2 * 1024**3
-"""No model, compressed or not, is read beyond this many bytes: protobuf's own limit, and a stop for zip bombs."""
+"""No model, compressed or not, is read beyond this many bytes: protobuf's own limit, and a stop for zip
+bombs.
+"""
 
 
 def read_bytes(path: Path) -> bytes:
@@ -46,18 +48,28 @@ def read_text(path: Path) -> str:
         raise InputError("this is not a text file", where=str(path)) from None
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path beside ``path`` to write to; it takes the place of ``path`` only if the block ends well."""
+def check_target(path: Path) -> None:
+    """Raise if ``path`` is no place where a file could be put."""
     folder = path.parent
     if not folder.is_dir():
         raise InputError(f"the folder {folder} does not exist; create it first", where=str(path))
     if path.is_dir():
         raise InputError("this is a directory; name a file", where=str(path))
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"the folder {folder} cannot be written to", where=str(path))
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path beside ``path`` to write to; it takes the place of ``path`` only if the block ends well."""
+    check_target(path)
+    folder = path.parent
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=folder)
     except OSError as error:
-        raise InputError(f"the folder {folder} cannot be written to ({error.strerror})", where=str(path)) from None
+        raise InputError(
+            f"the folder {folder} cannot be written to ({error.strerror})", where=str(path)
+        ) from None
     os.close(handle)
     aside = Path(name)
     try:

@@ -1,4 +1,6 @@
-"""A network: a directed acyclic graph of operators, immutable, with what its file needs to be written back."""
+"""A network: a directed acyclic graph of operators, immutable, with what its file needs to be written
+back.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,8 @@ class Output:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Nodes in topological order. Deviations and bounds are measured at the outputs' sources, before the tails.
+    """Nodes in topological order. Deviations and bounds are measured at the outputs' sources, before the
+    tails.
 
     ``dtype`` is how the file stores weights (``float32`` or ``float64``); in memory they are float64.
     """
@@ -79,7 +82,9 @@ class Network:
             raise NetworkError("the network has no output")
         for output in self.outputs:
             if output.source not in self.shapes:
-                raise NetworkError(f"output {output.name!r} is computed from {output.source!r}, which no node makes")
+                raise NetworkError(
+                    f"output {output.name!r} is computed from {output.source!r}, which no node makes"
+                )
 
     @cached_property
     def shapes(self) -> Mapping[str, Shape]:
@@ -123,7 +128,9 @@ class Network:
 
     @cached_property
     def relus(self) -> tuple[Node, ...]:
-        """The ReLU nodes in topological order; a ReLU's neurons are the entries of its tensor, flat in C order."""
+        """The ReLU nodes in topological order; a ReLU's neurons are the entries of its tensor, flat in C
+        order.
+        """
         return tuple(node for node in self.nodes if isinstance(node.operator, Relu))
 
     def size(self, name: str) -> int:
@@ -164,7 +171,9 @@ class Network:
         return sum(node.operator.parameters for node in self.nodes)
 
     def run(self, x: Tensor, *, until: Iterable[str] | None = None) -> dict[str, Tensor]:
-        """Every value on a batch of inputs, in the dtype and on the device of ``x``, up to the last of ``until``."""
+        """Every value on a batch of inputs, in the dtype and on the device of ``x``, up to the last of
+        ``until``.
+        """
         wanted = set(until) if until is not None else None
         values = {self.input.name: x.reshape(x.shape[0], *self.input.shape)}
         for node in self.nodes:

@@ -1,1 +1,1 @@
-
+"""From bounds and witnesses to verdicts."""

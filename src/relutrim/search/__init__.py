@@ -1,1 +1,1 @@
-
+"""Inputs that show what neurons can do."""

@@ -26,7 +26,9 @@ class Add(Affine):
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         if len(inputs) != self.count or any(shape != inputs[0] for shape in inputs):
-            raise NetworkError(f"values of shapes {list(inputs)} cannot be added; {self.count} of one shape are needed")
+            raise NetworkError(
+                f"values of shapes {list(inputs)} cannot be added; {self.count} of one shape are needed"
+            )
         return inputs[0]
 
     @property

@@ -4,8 +4,8 @@ An operator is a *description*: its parameters are numpy arrays in float64, so t
 inspected and written without loading torch. The methods that compute take torch tensors and run wherever
 those live, in their dtype; the parameters follow and are cached per device and dtype.
 
-Shapes never include the batch axis; tensors always do, as their first axis. For :meth:`Affine.adjoint` that axis
-counts linear forms instead of inputs.
+Shapes never include the batch axis; tensors always do, as their first axis. For :meth:`Affine.adjoint` that
+axis counts linear forms instead of inputs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def parameter(values: npt.ArrayLike, name: str) -> Array:
     array = np.array(values, dtype=np.float64)
     if not np.isfinite(array).all():
         bad = int(array.size - np.isfinite(array).sum())
-        raise NetworkError(f"{name} holds {bad} value(s) that are NaN or infinite; no statement about such a network can be true")
+        raise NetworkError(
+            f"{name} holds {bad} value(s) that are NaN or infinite; no statement about such a "
+            "network can be true"
+        )
     array.setflags(write=False)
     return array
 
@@ -80,8 +83,8 @@ class Operator(ABC):
 class Affine(Operator):
     """An operator ``x -> W x + b``, with the pieces that bounds and error radii are made of.
 
-    ``|W|`` is the matrix of absolute values. A parameter that is only known up to a radius (a folded batch norm)
-    enters through :meth:`fuzz`.
+    ``|W|`` is the matrix of absolute values. A parameter that is only known up to a radius (a folded batch
+    norm) enters through :meth:`fuzz`.
     """
 
     @abstractmethod
@@ -107,7 +110,8 @@ class Affine(Operator):
     @property
     @abstractmethod
     def terms(self) -> int:
-        """Upper bound on the number of products summed in one entry of ``forward``, ``adjoint`` or ``constant``.
+        """Upper bound on the number of products summed in one entry of ``forward``, ``adjoint`` or
+        ``constant``.
 
         0 means that the operator only moves numbers and rounds nothing.
         """

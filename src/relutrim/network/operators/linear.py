@@ -32,13 +32,16 @@ class Linear(Affine):
         object.__setattr__(self, "bias", parameter(self.bias, "the bias"))
         if self.weight.ndim != 2 or self.bias.shape != self.weight.shape[:1]:
             raise NetworkError(
-                f"a weight matrix of shape {self.weight.shape} does not go with a bias of shape {self.bias.shape}"
+                f"a weight matrix of shape {self.weight.shape} does not go with a bias of shape "
+                f"{self.bias.shape}"
             )
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         shape = only(inputs, self.kind)
         if not shape or shape[-1] != self.weight.shape[1]:
-            raise NetworkError(f"a weight matrix for {self.weight.shape[1]} inputs meets a value of shape {shape}")
+            raise NetworkError(
+                f"a weight matrix for {self.weight.shape[1]} inputs meets a value of shape {shape}"
+            )
         return (*shape[:-1], self.weight.shape[0])
 
     @property
@@ -47,7 +50,7 @@ class Linear(Affine):
 
     @property
     def terms(self) -> int:
-        return max(self.weight.shape) + 1
+        return int(max(self.weight.shape)) + 1
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         (x,) = inputs
@@ -55,6 +58,14 @@ class Linear(Affine):
 
     def adjoint(self, forms: Tensor) -> list[Tensor]:
         return [forms @ self._w(forms)]
+
+    def forward_rows(self, index: Tensor, like: Tensor) -> Tensor:
+        """The rows of ``W`` at ``index``: what :meth:`adjoint` makes of unit forms, without a product."""
+        return self._w(like)[index]
+
+    def bias_of(self, index: Tensor, like: Tensor) -> Tensor:
+        """The entries of ``b`` at ``index``."""
+        return self._b(like)[index]
 
     def constant(self, forms: Tensor) -> Tensor:
         return (forms @ self._b(forms)).flatten(1).sum(1) if forms.ndim > 2 else forms @ self._b(forms)
@@ -75,11 +86,14 @@ class Linear(Affine):
         low = x.lo @ up + x.hi @ down + bias
         high = x.hi @ up + x.lo @ down + bias
         return Interval(
-            widen_down(low, self._radius(x.lo, x.hi, up, down)), widen_up(high, self._radius(x.hi, x.lo, up, down))
+            widen_down(low, self._radius(x.lo, x.hi, up, down)),
+            widen_up(high, self._radius(x.hi, x.lo, up, down)),
         )
 
     def _radius(self, with_plus: Tensor, with_minus: Tensor, up: Tensor, down: Tensor) -> Tensor:
-        """Rounding radius of ``with_plus @ W+ + with_minus @ W- + b``, zero where every product is exactly zero."""
+        """Rounding radius of ``with_plus @ W+ + with_minus @ W- + b``, zero where every product is exactly
+        zero.
+        """
         magnitude = with_plus.abs() @ up - with_minus.abs() @ down
         some_plus = self._tensor("w+ != 0", up, lambda: (self.weight > 0).T)
         some_minus = self._tensor("w- != 0", up, lambda: (self.weight < 0).T)

@@ -27,7 +27,9 @@ class Reshape(Affine):
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         shape = only(inputs, self.kind)
         if shape != self.before or math.prod(self.before) != math.prod(self.after):
-            raise NetworkError(f"a value of shape {shape} cannot be reshaped from {self.before} to {self.after}")
+            raise NetworkError(
+                f"a value of shape {shape} cannot be reshaped from {self.before} to {self.after}"
+            )
         return self.after
 
     @property

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 class Scale(Affine):
     """``scale`` and ``shift`` broadcast against the value.
 
-    The radii say how far the true numbers may be from the stored ones: ``1 / std`` and ``gamma / sqrt(var + eps)``
-    are not floats, and that rounding belongs inside every proof. They are 0 for numbers taken from a file as they are.
+    The radii say how far the true numbers may be from the stored ones: ``1 / std`` and ``gamma / sqrt(var +
+    eps)`` are not floats, and that rounding belongs inside every proof. They are 0 for numbers taken from a
+    file as they are.
     """
 
     kind = "Scale"
@@ -65,7 +66,9 @@ class Scale(Affine):
 
     @classmethod
     def _standardise(cls, gain: Array, bias: Array, mean: Array, deviation: Array, radius: Array) -> Scale:
-        """``gain * (x - mean) / deviation + bias``, ``deviation`` known up to ``radius`` (a few ulps at most)."""
+        """``gain * (x - mean) / deviation + bias``, ``deviation`` known up to ``radius`` (a few ulps at
+        most).
+        """
         gain, bias = parameter(gain, "the gain"), parameter(bias, "the bias")
         mean, deviation = parameter(mean, "the mean"), parameter(deviation, "the standard deviation")
         if (deviation == 0).any():
@@ -74,7 +77,9 @@ class Scale(Affine):
         shift = bias - mean * scale
         relative = 2 * radius / np.abs(deviation) + 4 * UNIT
         scale_radius = np.abs(scale) * relative + ETA
-        shift_radius = (np.abs(bias) + np.abs(mean * scale)) * (2 * relative + 8 * UNIT) + (np.abs(mean) + 1) * (4 * ETA)
+        shift_radius = (np.abs(bias) + np.abs(mean * scale)) * (2 * relative + 8 * UNIT) + (
+            np.abs(mean) + 1
+        ) * (4 * ETA)
         return cls(scale, shift, scale_radius, shift_radius)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -85,7 +90,9 @@ class Scale(Affine):
             except ValueError:
                 fits = False
             if not fits:
-                raise NetworkError(f"a constant of shape {array.shape} does not broadcast into a value of shape {shape}")
+                raise NetworkError(
+                    f"a constant of shape {array.shape} does not broadcast into a value of shape {shape}"
+                )
         return shape
 
     @property
@@ -95,7 +102,9 @@ class Scale(Affine):
 
     @property
     def parameters(self) -> int:
-        return int((self.scale.size if (self.scale != 1).any() else 0) + (self.shift.size if self.shift.any() else 0))
+        return int(
+            (self.scale.size if (self.scale != 1).any() else 0) + (self.shift.size if self.shift.any() else 0)
+        )
 
     @property
     def terms(self) -> int:

@@ -1,0 +1,5 @@
+"""``python -m relutrim``."""
+
+from relutrim.cli import main
+
+main()

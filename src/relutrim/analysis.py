@@ -1,0 +1,182 @@
+"""From a model and a domain to verdicts: ``relutrim.analyze``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from relutrim.domain.domain import Domain, Problem
+from relutrim.errors import InputError
+from relutrim.network.graph import Network, Node, Output
+from relutrim.network.operators import Relu
+from relutrim.prove.deadline import Deadline
+from relutrim.prove.stability import Stability, judge
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from relutrim.prove.cascade import Cascade, Progress
+
+METHODS = ("auto", "bounds", "data")
+_BATCH = 4096
+
+
+def analyze(
+    model: Any,
+    domain: Domain,
+    *,
+    data: Any = None,
+    method: str = "auto",
+    time_limit: float | None = None,
+    device: str = "cpu",
+    output_relu: bool = False,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Stability:
+    """Decide for every ReLU neuron of ``model`` whether it is always on, always off, or neither on
+    ``domain``.
+
+    ``model`` is a path, an ``nn.Module`` or a :class:`Network`; ``data`` an array of inputs in the domain's
+    raw units, used where it provably lies in the domain. ``method``: ``auto`` proves and searches, ``bounds``
+    only proves, ``data`` only looks at the data (the paper's inexact mode; its verdicts carry evidence
+    ``data``). ``output_relu`` puts a ReLU behind outputs that have none. Whatever stops the analysis early
+    (the limit in seconds, Ctrl-C) leaves neurons ``unknown``, never wrong.
+    """
+    from relutrim.formats import as_network
+
+    return analyze_network(
+        as_network(model, output_relu=output_relu),
+        domain,
+        data=data,
+        method=method,
+        time_limit=time_limit,
+        device=device,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def analyze_network(
+    network: Network,
+    domain: Domain,
+    *,
+    data: Any,
+    method: str,
+    time_limit: float | None,
+    device: str,
+    seed: int,
+    progress: Progress | None,
+) -> Stability:
+    """:func:`analyze` for a model that is a :class:`Network` already."""
+    deadline = Deadline(time_limit)
+    if method not in METHODS:
+        raise InputError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
+    if method == "data" and data is None:
+        raise InputError("method 'data' needs data; give it some, or use method 'auto'")
+    problem = domain.fit(network)
+    rows = as_rows(data, problem) if method != "bounds" else None
+
+    from relutrim.prove.cascade import Cascade
+
+    cascade = Cascade(problem, deadline, device=_checked_device(device), seed=seed, progress=progress)
+    interrupted, counted = False, 0
+    try:
+        if method == "data":
+            counted = cascade.observe(_batches(rows))
+        elif method == "bounds":
+            cascade.bound(search=False)
+        else:
+            counted = cascade.run(_batches(rows))
+    except KeyboardInterrupt:
+        interrupted = True
+    return _conclude(cascade, domain, method, interrupted, 0 if rows is None else len(rows), counted)
+
+
+def with_output_relu(network: Network) -> Network:
+    """The network with a ReLU behind each output that has none; a tail is in the way of that."""
+    nodes, outputs = list(network.nodes), []
+    for output in network.outputs:
+        if output.tail:
+            raise InputError(
+                f"output {output.name!r} goes through {output.tail[0].kind}, so it cannot also "
+                "go through a ReLU; "
+                "leave --output-relu away"
+            )
+        source = output.source
+        if source not in network or not isinstance(network[source].operator, Relu):
+            source = f"{source}.relu"
+            if all(node.name != source for node in nodes):
+                nodes.append(Node(source, Relu(), (output.source,)))
+        outputs.append(Output(output.name, source))
+    return replace(network, nodes=tuple(nodes), outputs=tuple(outputs))
+
+
+def _conclude(
+    cascade: Cascade, domain: Domain, method: str, interrupted: bool, rows: int, counted: int
+) -> Stability:
+    finished = not (interrupted or cascade.deadline.passed)
+    layers = []
+    for relu in cascade.network.relus:
+        seen = cascade.witnesses.seen[relu.name]
+        pre = cascade.values[relu.inputs[0]]
+        layers.append(
+            judge(
+                relu.name,
+                cascade.network.shapes[relu.name],
+                pre,
+                seen.active,
+                seen.inactive,
+                by_data=method == "data" and finished,
+            )
+        )
+    return Stability(
+        problem=cascade.problem,
+        domain=domain,
+        layers=tuple(layers),
+        witnesses=cascade.witnesses.inputs().cpu().numpy(),
+        ranges=dict(cascade.values),
+        method=method,
+        seconds=cascade.deadline.elapsed,
+        interrupted=interrupted,
+        data_rows=rows,
+        data_rows_outside=rows - counted if finished else 0,
+    )
+
+
+def as_rows(data: Any, problem: Problem) -> Tensor | None:
+    """Data of any array kind as (rows, inputs) in its own dtype; batches become float64 one at a time."""
+    if data is None:
+        return None
+    import numpy as np
+    import torch
+
+    array = data.detach().cpu() if isinstance(data, torch.Tensor) else torch.as_tensor(np.asarray(data))
+    size = problem.network.input.size
+    if array.ndim < 1 or array[0:1].numel() != size * min(1, len(array)):
+        raise InputError(
+            f"the data has shape {tuple(array.shape)}, but the network's input has shape "
+            f"{problem.network.input.shape}: "
+            "one row per input is needed"
+        )
+    if array.is_complex():
+        raise InputError("the data holds complex numbers; real inputs are needed")
+    return array.reshape(len(array), size)
+
+
+def _batches(rows: Tensor | None) -> Iterator[Tensor]:
+    if rows is not None:
+        import torch
+
+        for batch in torch.split(rows, _BATCH):
+            yield batch.to(torch.float64)
+
+
+def _checked_device(device: str) -> str:
+    import torch
+
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError("device 'cuda' was asked for, but torch sees no CUDA device here; use --device cpu")
+    if device not in ("cpu", "cuda") and not device.startswith("cuda:"):
+        raise InputError(f"there is no device {device!r}; use cpu or cuda")
+    return device

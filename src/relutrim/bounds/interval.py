@@ -1,0 +1,83 @@
+"""Interval bounds: one sweep through the graph, each operator's image of the ranges before it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relutrim.bounds.values import Interval
+from relutrim.network.graph import Network, Node
+from relutrim.network.operators import Linear
+from relutrim.rounding import gamma
+
+
+def input_interval(network: Network, box: Interval) -> Interval:
+    """The domain's box in the shape of the network's input."""
+    shape = (1, *network.input.shape)
+    return Interval(box.lo.reshape(shape), box.hi.reshape(shape))
+
+
+def node_interval(node: Node, values: dict[str, Interval]) -> Interval:
+    """The image of what is known about a node's inputs."""
+    return node.operator.interval([values[name] for name in node.inputs])
+
+
+def settle_ties(node: Node, values: dict[str, Interval], found: Interval) -> Interval:
+    """Decide in rational arithmetic those ends that are too close to 0 for float64.
+
+    A sum such as 2 - 1 - 1 is exactly 0 and so a proof, but its rounding radius is not. Only linear nodes,
+    and only ends within the radius, of which a trained network has next to none.
+    """
+    operator = node.operator
+    if not isinstance(operator, Linear) or found.lo.ndim != 2:
+        return found
+    source = values[node.inputs[0]]
+    reach = 4 * gamma(operator.terms) * operator.magnitude([source.magnitude])
+    near = ((found.lo.abs() <= reach) | (found.hi.abs() <= reach)) & (reach > 0) & torch.isfinite(reach)
+    rows = near[0].nonzero()[:, 0].tolist()
+    ends = (source.lo[0].cpu().numpy(), source.hi[0].cpu().numpy())
+    if not rows or not (np.isfinite(ends[0]).all() and np.isfinite(ends[1]).all()):
+        return found
+    lo, hi = found.lo.clone(), found.hi.clone()
+    for row in rows:
+        low, high = operator.exact_extremes(row, *ends)
+        lo[0, row], hi[0, row] = _float_below(low), -_float_below(-high)
+    return found.meet(Interval(lo, hi))
+
+
+def _float_below(value: Fraction) -> float:
+    """The largest float64 at or below an exact value (or close to it)."""
+    try:
+        near = float(value)
+    except OverflowError:
+        return float("nan")
+    return near if Fraction(near) <= value else float(np.nextafter(near, -np.inf))
+
+
+def forward_radius(network: Network, values: dict[str, Interval]) -> dict[str, Tensor]:
+    """How far a float64 forward pass can be from the real value, for every node and any input of the domain.
+
+    One radius for the whole domain, from the ranges in ``values``: each affine operator adds ``gamma |W|
+    |x|`` and passes on ``|W| r``; ReLU passes the radius on.
+    """
+    from relutrim.network.operators import Affine
+    from relutrim.rounding import ETA
+
+    source = values[network.input.name]
+    radius = {network.input.name: torch.zeros_like(source.lo)}
+    for node in network.nodes:
+        before = [radius[name] for name in node.inputs]
+        operator = node.operator
+        if not isinstance(operator, Affine):
+            radius[node.name] = before[0]
+            continue
+        reach = [values[name].magnitude + r for name, r in zip(node.inputs, before, strict=True)]
+        total = operator.spread(before)
+        if operator.terms:
+            total = total + gamma(operator.terms) * operator.magnitude(reach) + operator.terms * ETA
+        fuzz = operator.fuzz(reach)
+        radius[node.name] = total * (1 + 2.0**-20) if fuzz is None else (total + fuzz) * (1 + 2.0**-20)
+    return radius

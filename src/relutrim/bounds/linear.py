@@ -1,0 +1,186 @@
+"""Linear bounds by going backwards (CROWN, DeepPoly): ``c . y >= A x + d`` on the whole domain, for many
+``c`` at once.
+
+A linear form over some node's value is pulled back through the graph: affine operators by their adjoint,
+ReLUs by the line of
+:mod:`relutrim.bounds.relaxation` that keeps the inequality. At the input the domain gives the smallest value.
+
+**Rounding.** The computed coefficients ``A`` are taken as given numbers. That they are not exactly ``A' W``
+costs, at each affine node, at most ``gamma |A'| (|W| m + |b|)`` where ``m`` bounds the magnitude of the
+node's input on the domain; at each ReLU at most ``|A|`` times the radius of its relaxation. These are dot
+products with one vector per node, so the whole proof costs little more than the bound itself. Forms that are
+exactly zero somewhere add exactly nothing there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from relutrim.bounds.relaxation import Relaxation, Slope, relax
+from relutrim.bounds.values import Interval
+from relutrim.domain.region import Region
+from relutrim.network.graph import Network, Node
+from relutrim.network.operators import Affine, Linear, Relu
+from relutrim.rounding import ETA, UNIT, gamma, widen_down
+
+Slopes: TypeAlias = Slope | Mapping[str, Tensor]
+"""One rule for all ReLUs, or per ReLU the lower slopes (k, *shape) of its unstable neurons, one set for each
+form.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Bounded:
+    """Lower bounds (k,) of k linear forms, and their coefficients (k, n) over the input."""
+
+    lower: Tensor
+    forms: Tensor
+
+
+@dataclass(eq=False)
+class Backward:
+    """The backward pass over one network and domain; ``values`` holds what is known of every value before the
+    target.
+    """
+
+    network: Network
+    region: Region
+    values: dict[str, Interval]
+    _order: dict[str, int] = field(init=False)
+    _radii: dict[str, tuple[Tensor, float]] = field(default_factory=dict, init=False)
+    _relaxations: dict[tuple[str, Slope], Relaxation] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._order = {node.name: i for i, node in enumerate(self.network.nodes)}
+
+    def forget(self) -> None:
+        """Drop what was derived from ``values``, after those have changed."""
+        self._radii.clear()
+        self._relaxations.clear()
+
+    def neurons(self, target: str, index: Tensor, sign: float, slopes: Slopes) -> Bounded:
+        """Lower bounds of ``sign * value[index]`` of a node: flat indices, ``sign`` +1 or -1."""
+        node = self.network[target]
+        count = int(index.shape[0])
+        like = self.values[self.network.input.name].lo
+        state = _Pass(count, like, self.values)
+        if isinstance(node.operator, Linear) and len(self.network.shapes[target]) == 1:
+            # A unit form times W is a row of W: no product, no rounding.
+            state.add(node.inputs[0], sign * node.operator.forward_rows(index, like))
+            state.constant = sign * node.operator.bias_of(index, like)
+            state.total = state.constant.abs()
+        else:
+            forms = like.new_zeros(count, self.network.size(target))
+            forms[torch.arange(count, device=like.device), index] = sign
+            state.add(target, forms.reshape(count, *self.network.shapes[target]))
+        return self._finish(state, slopes)
+
+    def forms(self, coefficients: dict[str, Tensor], slopes: Slopes) -> Bounded:
+        """Lower bounds of sums of linear forms over several nodes' values: name -> (k, *shape)."""
+        first = next(iter(coefficients.values()))
+        state = _Pass(int(first.shape[0]), first, self.values)
+        for name, form in coefficients.items():
+            state.add(name, form)
+        return self._finish(state, slopes)
+
+    def _finish(self, state: _Pass, slopes: Slopes) -> Bounded:
+        while (name := self._last(state)) is not None:
+            forms = state.waiting.pop(name)
+            self._pull(self.network[name], forms, state, slopes)
+        source = self.network.input.name
+        if source in state.waiting:
+            forms = state.waiting.pop(source).flatten(1)
+        else:
+            forms = state.constant.new_zeros(state.constant.shape[0], self.region.size)
+        low = self.region.lower(forms)
+        roundings = gamma(len(self.network.nodes) + 4) * (state.total + low.abs())
+        roundings = roundings.where(state.total != 0, 0 * roundings)  # 0 + low is exact
+        return Bounded(widen_down(state.constant + low, state.radius * (1 + 2.0**-20) + roundings), forms)
+
+    def _last(self, state: _Pass) -> str | None:
+        """The waiting node that comes last in the order, so that all its readers are done."""
+        names = [name for name in state.waiting if name in self._order]
+        return max(names, key=self._order.__getitem__, default=None)
+
+    def _pull(self, node: Node, forms: Tensor, state: _Pass, slopes: Slopes) -> None:
+        operator = node.operator
+        if isinstance(operator, Affine):
+            radius, underflow = self._affine_radius(node, operator)
+            state.charge(forms, radius, underflow)
+            if operator.terms:
+                state.shift(operator.constant(forms))
+            for name, pulled in zip(node.inputs, operator.adjoint(forms), strict=True):
+                state.add(name, pulled)
+            return
+        assert isinstance(operator, Relu)
+        relaxation = self.relaxation(node, slopes if isinstance(slopes, Slope) else Slope.ADAPTIVE)
+        below = relaxation.lower_slope
+        if not isinstance(slopes, Slope):
+            below = torch.where(relaxation.unstable, slopes[node.name].clamp(0, 1), below)
+        slope = torch.where(forms > 0, below, relaxation.upper_slope)
+        negative = forms.clamp(max=0).flatten(1)
+        terms = negative.shape[1]
+        state.shift(negative @ relaxation.intercept.flatten())
+        state.charge(forms, relaxation.radius + gamma(terms) * relaxation.intercept, 2 * terms * ETA)
+        state.add(node.inputs[0], forms * slope)
+
+    def _affine_radius(self, node: Node, operator: Affine) -> tuple[Tensor, float]:
+        """Per entry of the node's value: what rounding costs for a coefficient of 1; and what underflow costs
+        per form.
+        """
+        if node.name not in self._radii:
+            reach = [self.values[name].magnitude for name in node.inputs]
+            radius = reach[0].new_zeros(1, *self.network.shapes[node.name])
+            if operator.terms:
+                radius = gamma(operator.terms) * operator.magnitude(reach)
+            fuzz = operator.fuzz(reach)
+            if fuzz is not None:
+                radius = radius + fuzz
+            underflow = operator.terms * ETA * (2 + float(sum(m.sum() for m in reach)))
+            self._radii[node.name] = radius, underflow
+        return self._radii[node.name]
+
+    def relaxation(self, node: Node, slope: Slope) -> Relaxation:
+        """The lines that take the place of a ReLU."""
+        key = (node.name, slope)
+        if key not in self._relaxations:
+            self._relaxations[key] = relax(self.values[node.inputs[0]], slope)
+        return self._relaxations[key]
+
+
+class _Pass:
+    """The running sums of one backward pass: forms waiting at nodes, constants, rounding radii."""
+
+    def __init__(self, count: int, like: Tensor, values: dict[str, Interval]) -> None:
+        self.values = values
+        self.waiting: dict[str, Tensor] = {}
+        self.constant = like.new_zeros(count)
+        self.total = like.new_zeros(count)
+        self.radius = like.new_zeros(count)
+
+    def add(self, name: str, forms: Tensor) -> None:
+        """Coefficients that a reader of ``name`` contributes; adding them to another reader's rounds, which
+        is charged.
+        """
+        if name in self.waiting:
+            forms = self.waiting[name] + forms
+            self.charge(forms, 2 * UNIT * self.values[name].magnitude, 0.0)
+        self.waiting[name] = forms
+
+    def shift(self, constants: Tensor) -> None:
+        """Add to the constant term, remembering the magnitude of what was added."""
+        self.constant = self.constant + constants
+        self.total = self.total + constants.abs()
+
+    def charge(self, forms: Tensor, radius: Tensor, underflow: float) -> None:
+        """Add ``|forms| . radius``, and the underflow where a form is not exactly zero."""
+        size = forms.abs().flatten(1)
+        cost = size @ radius.flatten()
+        if underflow:
+            cost = cost + underflow * (size.amax(1) > 0 if size.shape[1] else torch.zeros_like(cost))
+        self.radius = self.radius + cost

@@ -1,0 +1,218 @@
+"""From a model and a domain to a smaller model: ``relutrim.compress``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relutrim.analysis import analyze_network
+from relutrim.domain.domain import Domain, Problem
+from relutrim.errors import InputError
+from relutrim.network.graph import Network
+from relutrim.prove.stability import Stability
+from relutrim.prove.verdict import Evidence
+from relutrim.rewrite.draft import Step
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from relutrim.prove.cascade import Progress
+
+EVIDENCE = {"proof": Evidence.PROOF, "solver": Evidence.SOLVER, "data": Evidence.DATA}
+_SAMPLES = 2048
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far the compressed network is from the original, at the outputs before any tail.
+
+    ``proven`` holds on the whole domain in real arithmetic for the weights as stored; it is None where
+    verdicts weaker than a proof were used. ``proven_float64`` is the same for the float64 network in memory.
+    The others were observed on samples, in float32: the difference between both networks, and the original's
+    own rounding error.
+    """
+
+    proven: float | None
+    proven_float64: float | None
+    observed_float32: float
+    original_float32_error: float
+    samples: int
+
+
+@dataclass(frozen=True, eq=False)
+class Compression:
+    """The result. ``model`` is of the kind that went in; ``network`` is in float64, ``stored`` what a file
+    holds.
+    """
+
+    model: Any
+    original: Network
+    network: Network
+    stored: Network
+    stability: Stability
+    steps: tuple[Step, ...]
+    deviation: Deviation
+    rewrites: str
+    evidence: str
+    certificate: None = None
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What was done, as a dictionary that serialises to JSON."""
+        from relutrim.report.json import compression_json
+
+        return compression_json(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the compressed network to a file, whole or not at all."""
+        from relutrim.formats import save
+
+        save(self.stored, path)
+
+    def __str__(self) -> str:
+        before, after = self.original, self.network
+        return (
+            f"{before.neurons} -> {after.neurons} neurons, {before.connections} -> "
+            f"{after.connections} connections, "
+            f"{before.parameters} -> {after.parameters} parameters"
+        )
+
+
+def compress(
+    model: Any,
+    domain: Domain,
+    *,
+    data: Any = None,
+    tolerance: str | float = "exact",
+    rewrites: str = "all",
+    evidence: str = "proof",
+    method: str = "auto",
+    time_limit: float | None = None,
+    device: str = "cpu",
+    output_relu: bool = False,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Compression:
+    """Make ``model`` smaller without changing what it computes on ``domain``.
+
+    ``model`` is a path, an ``nn.Module`` or a :class:`Network`; it is never changed. ``rewrites``: ``all``,
+    or ``leo++`` for the paper's algorithm. ``evidence`` is the weakest that a rewrite may rest on; anything
+    but ``proof`` gives up the guarantee. The other options are those of :func:`relutrim.analyze`.
+    """
+    from relutrim.formats import as_network
+
+    result = compress_network(
+        as_network(model, output_relu=output_relu),
+        domain,
+        data=data,
+        tolerance=tolerance,
+        rewrites=rewrites,
+        evidence=evidence,
+        method=method,
+        time_limit=time_limit,
+        device=device,
+        seed=seed,
+        progress=progress,
+    )
+    return replace(result, model=_same_kind(model, result.stored))
+
+
+def compress_network(
+    network: Network,
+    domain: Domain,
+    *,
+    tolerance: str | float = "exact",
+    rewrites: str = "all",
+    evidence: str = "proof",
+    data: Any = None,
+    **analysis: Any,
+) -> Compression:
+    """:func:`compress` for a model that is a :class:`Network` already; ``analysis`` are the options of the
+    analysis.
+    """
+    from relutrim.rewrite.pipeline import REWRITES, rewrite
+
+    if tolerance != "exact":
+        raise InputError(
+            f"tolerance {tolerance!r} is not available; this version compresses exactly (tolerance 'exact')"
+        )
+    if rewrites not in REWRITES:
+        raise InputError(f"there is no set of rewrites {rewrites!r}; choose one of {', '.join(REWRITES)}")
+    if evidence not in EVIDENCE:
+        raise InputError(f"there is no evidence {evidence!r}; choose one of {', '.join(EVIDENCE)}")
+    stability = analyze_network(network, domain, data=data, **analysis)
+    weakest = EVIDENCE[evidence]
+    result = rewrite(network, stability, rewrites=rewrites, weakest=weakest)
+    proved = weakest == Evidence.PROOF
+    observed, own, samples = _observe(network, result.stored, stability, data)
+    return Compression(
+        model=result.stored,
+        original=network,
+        network=result.network,
+        stored=result.stored,
+        stability=stability,
+        steps=result.steps,
+        deviation=Deviation(
+            result.deviation_stored if proved else None,
+            result.deviation if proved else None,
+            observed,
+            own,
+            samples,
+        ),
+        rewrites=rewrites,
+        evidence=evidence,
+    )
+
+
+def _same_kind(model: Any, stored: Network) -> Any:
+    """The compressed model as what the user gave: a module for a module, a network for everything else."""
+    if isinstance(model, str | Path | Network):
+        return stored
+    from relutrim.formats.torch_write import build_module
+
+    return build_module(stored, training=bool(model.training))
+
+
+def _observe(original: Network, stored: Network, stability: Stability, data: Any) -> tuple[float, float, int]:
+    """Both networks in float32 on random inputs, corners, witnesses and data: their difference, the
+    original's own error.
+    """
+    import torch
+
+    points = _samples(stability.problem, stability, data)
+    single = points.to(torch.float32)
+    if original.dtype == "float64":
+        single = points
+    with torch.no_grad():
+        before, after, truth = original(single), stored(single), original(single.to(torch.float64))
+    if not before.numel():
+        return 0.0, 0.0, len(points)
+    difference = (before.to(torch.float64) - after.to(torch.float64)).abs().max()
+    own = (before.to(torch.float64) - truth).abs().max()
+    return float(difference), float(own), len(points)
+
+
+def _samples(problem: Problem, stability: Stability, data: Any) -> Tensor:
+    """Inputs of the original network (behind the normalisation, if there is one)."""
+    import torch
+
+    from relutrim.analysis import as_rows
+
+    region = problem.region()
+    generator = torch.Generator().manual_seed(1)
+    parts = [region.sample(_SAMPLES, generator), torch.as_tensor(stability.witnesses[:_SAMPLES])]
+    rows = as_rows(data, problem)
+    if rows is not None:
+        parts.append(rows[:_SAMPLES].to(torch.float64))
+    points = torch.cat(parts)
+    first = problem.network.nodes[0] if problem.network.nodes else None
+    if (
+        problem.network.input.name.endswith(".raw")
+        and first is not None
+        and first.inputs == (problem.network.input.name,)
+    ):
+        points = first.operator.forward([points.reshape(len(points), *problem.network.input.shape)]).flatten(
+            1
+        )
+    return points

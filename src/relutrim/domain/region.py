@@ -1,0 +1,197 @@
+"""A bounded set of inputs ``{x : lo <= x <= hi, a <= G x <= b}`` and what the prover asks of it.
+
+Three questions, each with an answer that can be relied on:
+
+* :meth:`Region.lower`: a number that ``c . x`` never falls below on the region, rounding included. Over a box
+  that is the corner that minimises; with constraints it is the Lagrangian bound
+  ``c . x >= min_box (c - l G) . x + sum_j min(l_j a_j, l_j b_j)``, valid for **every** ``l``; the multipliers
+  are chosen well (for one constraint optimally, it is a continuous knapsack) but nothing depends on how.
+* :meth:`Region.minimisers`: inputs that nearly attain that bound: where to look for witnesses.
+* :meth:`Region.inside`: which inputs provably lie in the region. Nothing else may become a witness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from relutrim.bounds.values import Interval
+from relutrim.rounding import ETA, gamma, widen_down
+
+_SWEEPS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """All tensors float64, flat, on one device: ``lo``, ``hi`` (n,), ``rows`` (m, n), ``lower``, ``upper``
+    (m,).
+    """
+
+    lo: Tensor
+    hi: Tensor
+    rows: Tensor
+    lower_ends: Tensor
+    upper_ends: Tensor
+
+    @property
+    def size(self) -> int:
+        """The dimension."""
+        return int(self.lo.shape[0])
+
+    @property
+    def constrained(self) -> bool:
+        """Whether there is more than the box."""
+        return self.rows.shape[0] > 0
+
+    def box(self) -> Interval:
+        """The box, as a batch of one."""
+        return Interval(self.lo[None], self.hi[None])
+
+    def lower(self, forms: Tensor) -> Tensor:
+        """A lower bound of each linear form over the region, in spite of rounding. ``forms`` is (k, n)."""
+        plain = self._box_lower(forms)
+        if not self.constrained or not forms.shape[0]:
+            return plain
+        multipliers = self._multipliers(forms)
+        shifted = forms - multipliers @ self.rows
+        ends = torch.where(multipliers > 0, self.lower_ends, self.upper_ends)
+        paid = torch.where(multipliers == 0, multipliers, multipliers * ends)
+        total = self._box_lower(shifted) + paid.sum(1)
+        # c . x = shifted . x + l G x + (c - l G - shifted) . x: the last bracket is the rounding of
+        # `shifted`.
+        magnitude = self.lo.abs().maximum(self.hi.abs())
+        moved = (forms.abs() + multipliers.abs() @ self.rows.abs()) @ magnitude
+        terms = self.rows.shape[0] + 2
+        radius = gamma(terms) * (moved + paid.abs().sum(1) + total.abs()) + terms * ETA * (
+            2 + magnitude.sum()
+        )
+        cut = widen_down(total, radius)
+        return torch.fmax(plain, cut.where((multipliers != 0).any(1), plain))
+
+    def minimisers(self, forms: Tensor) -> Tensor:
+        """For each linear form an input of the region (up to rounding) where it is smallest, or nearly so."""
+        if not self.constrained:
+            return torch.where(forms > 0, self.lo, self.hi)
+        multipliers = self._multipliers(forms)
+        reduced = forms - multipliers @ self.rows
+        points = torch.where(reduced > 0, self.lo, self.hi)
+        if self.rows.shape[0] == 1:
+            # At the optimum one coordinate, the one whose reduced cost vanishes, lies between its ends.
+            row = self.rows[0]
+            usable = (row != 0) & (self.hi > self.lo)
+            critical = reduced.abs().masked_fill(~usable, torch.inf).argmin(1, keepdim=True)
+            gap = self._target(points @ row, 0) - points @ row
+            step = gap[:, None] / row[critical]
+            moved = (points.gather(1, critical) + step).clamp(self.lo[critical], self.hi[critical])
+            points = points.scatter(
+                1, critical, torch.where(torch.isfinite(moved), moved, points.gather(1, critical))
+            )
+        return self.project(points)
+
+    def project(self, points: Tensor) -> Tensor:
+        """Points moved into the region, or near it where the constraints resist; ask :meth:`inside` before
+        use.
+        """
+        points = points.clamp(self.lo, self.hi)
+        for _ in range(1 if self.rows.shape[0] <= 1 else 5 * self.rows.shape[0]):
+            for j in range(self.rows.shape[0]):
+                points = self._onto(points, j)
+        return points
+
+    def inside(self, points: Tensor) -> Tensor:
+        """Which points provably lie in the region. NaN lies nowhere."""
+        good = ((points >= self.lo) & (points <= self.hi)).all(1)
+        if self.constrained:
+            values = points @ self.rows.T
+            radius = gamma(self.size) * (points.abs() @ self.rows.abs().T) + self.size * ETA
+            good &= ((values - radius >= self.lower_ends) & (values + radius <= self.upper_ends)).all(1)
+        return good
+
+    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+        """Random points, half of them uniform and half random corners, moved into the region."""
+        shape = (count, self.size)
+        uniform = torch.rand(shape, generator=generator, dtype=torch.float64).to(self.lo.device)
+        corners = (
+            torch.rand(shape, generator=generator, dtype=torch.float64)
+            < torch.rand((count, 1), generator=generator, dtype=torch.float64)
+        ).to(self.lo)
+        mix = torch.where(torch.arange(count, device=self.lo.device)[:, None] % 2 == 0, uniform, corners)
+        return self.project(self.lo + mix * (self.hi - self.lo))
+
+    def _box_lower(self, forms: Tensor) -> Tensor:
+        up, down = forms.clamp(min=0), forms.clamp(max=0)
+        value = up @ self.lo + down @ self.hi
+        magnitude = up @ self.lo.abs() - down @ self.hi.abs()
+        radius = gamma(self.size) * magnitude + self.size * ETA
+        some = ((forms > 0) & (self.lo != 0)).any(1) | ((forms < 0) & (self.hi != 0)).any(1)
+        # fmax and clamp pass over NaN coefficients: a form that holds one is bounded by nothing.
+        value = value.where(~forms.isnan().any(1), torch.full_like(value, torch.nan))
+        return widen_down(value, radius.where(some, radius * 0))
+
+    def _multipliers(self, forms: Tensor) -> Tensor:
+        """Good multipliers for each form: coordinate ascent on the dual, each coordinate solved by
+        sorting.
+        """
+        count = self.rows.shape[0]
+        multipliers = forms.new_zeros(forms.shape[0], count)
+        for _ in range(1 if count == 1 else _SWEEPS):
+            for j in range(count):
+                others = multipliers.clone()
+                others[:, j] = 0
+                multipliers[:, j] = self._best_multiplier(forms - others @ self.rows, j)
+        return torch.where(torch.isfinite(multipliers), multipliers, torch.zeros_like(multipliers))
+
+    def _best_multiplier(self, forms: Tensor, j: int) -> Tensor:
+        """The maximiser of ``l -> min_box (c - l g) . x + min(l a, l b)``.
+
+        As ``l`` grows, the minimising corner's ``g . x`` climbs in steps of ``|g_i| (hi_i - lo_i)`` at ``l =
+        c_i / g_i``; the best ``l`` is where it reaches ``a`` (or comes down to ``b``), and 0 if it starts
+        between them.
+        """
+        row, width = self.rows[j], self.hi - self.lo
+        used = (row != 0) & (width > 0)
+        if not bool(used.any()):
+            return forms.new_zeros(forms.shape[0])
+        row, width, costs = row[used], width[used], forms[:, used]
+        fixed = torch.where(used, self.lo * 0, self.lo * self.rows[j]).sum()
+        points, order = (costs / row).sort(dim=1)
+        climbed = (row.abs() * width)[order].cumsum(1)
+        start = fixed + torch.where(row > 0, row * self.lo[used], row * self.hi[used]).sum()
+        at_zero = start + ((row.abs() * width)[order] * (points < 0)).sum(1)
+        lower, upper = self.lower_ends[j], self.upper_ends[j]
+        target = torch.where(at_zero < lower, lower, torch.where(at_zero > upper, upper, at_zero))
+        index = ((start + climbed) < target[:, None]).sum(1).clamp(max=points.shape[1] - 1)
+        found = points.gather(1, index[:, None])[:, 0]
+        found = torch.where(
+            at_zero < lower, found.clamp(min=0), torch.where(at_zero > upper, found.clamp(max=0), found)
+        )
+        return found.where((at_zero < lower) | (at_zero > upper), torch.zeros_like(found))
+
+    def _target(self, values: Tensor, j: int) -> Tensor:
+        """The nearest value to ``values`` that keeps a small distance from the ends of constraint ``j``."""
+        low, high = self.lower_ends[j], self.upper_ends[j]
+        reach = self.rows[j].abs() @ self.lo.abs().maximum(self.hi.abs())
+        inset = torch.minimum(1e-10 * reach, (high - low) / 4)
+        return values.clamp(low + inset, high - inset)
+
+    def _onto(self, points: Tensor, j: int) -> Tensor:
+        """Points pushed along row ``j`` and clipped to the box until the constraint holds: bisection on the
+        step.
+        """
+        row = self.rows[j]
+        target = self._target(points @ row, j)
+        off = (target != points @ row).nonzero()[:, 0]
+        if not off.numel():
+            return points
+        moving, target = points[off], target[off]
+        width = (self.hi - self.lo).max() / row.abs()[row != 0].min()
+        low, high = -width.expand(len(off)), width.expand(len(off))
+        for _ in range(64):
+            middle = (low + high) / 2
+            below = (moving + middle[:, None] * row).clamp(self.lo, self.hi) @ row < target
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        points = points.clone()
+        points[off] = (moving + high[:, None] * row).clamp(self.lo, self.hi)
+        return points

@@ -1,0 +1,105 @@
+"""Add, Sub, Mul, Div, Sum with constants or among values, and the ReLU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from relutrim.errors import UnsupportedError
+from relutrim.formats.onnx.conversion import Call, Operand, Value, handles
+from relutrim.formats.onnx.handlers.broadcast import fitted
+from relutrim.network import Add, Relu, Scale
+from relutrim.network.operators import Array
+
+
+@handles("Relu", inputs=(1, 1))
+def relu(call: Call) -> Operand:
+    """``max(0, x)``."""
+    return call.emit(Relu(), call.value(0))
+
+
+@handles("Add", inputs=(2, 2))
+def add(call: Call) -> Operand:
+    """``x + y``, ``x + c`` or ``c + x``."""
+    return sum_up(call)
+
+
+@handles("Sum", inputs=(1, None))
+def sum_up(call: Call) -> Operand:
+    """The sum of any number of values and constants."""
+    indices = range(call.count)
+    constants = dict.fromkeys(index for index in indices if call.is_constant(index))
+    if len(constants) == call.count:
+        call.value(0)
+    total = _total(call, [call.value(index) for index in indices if index not in constants])
+    for index in constants:
+        total = call.shifted(*fitted(call, total, call.weights(index)))
+    return total
+
+
+@handles("Sub", inputs=(2, 2))
+def subtract(call: Call) -> Operand:
+    """``x - c``, ``c - x`` or ``x - y``."""
+    if call.is_constant(1):
+        return call.shifted(*fitted(call, call.value(0), -call.weights(1)))
+    if call.is_constant(0):
+        value, constant = fitted(call, call.value(1), call.weights(0))
+        return call.emit(Scale.exactly(-1.0, constant), value)
+    _same_shape([call.value(0), call.value(1)])
+    return call.emit(Add(2), call.value(0), call.emit(Scale.exactly(-1.0), call.value(1)))
+
+
+@handles("Mul", inputs=(2, 2))
+def multiply(call: Call) -> Operand:
+    """``x * c`` or ``c * x``."""
+    side = 1 if call.is_constant(1) else 0
+    if not call.is_constant(side):
+        raise UnsupportedError(
+            "it multiplies two computed values, which is not affine; relutrim represents products with "
+            "constants only"
+        )
+    value, constant = fitted(call, call.value(1 - side), call.weights(side))
+    return call.emit(Scale.exactly(constant), value)
+
+
+@handles("Div", inputs=(2, 2))
+def divide(call: Call) -> Operand:
+    """``x / c``."""
+    if not call.is_constant(1):
+        raise UnsupportedError(
+            "it divides by a computed value, which is not affine; relutrim represents division by "
+            "constants only"
+        )
+    value, divisor = fitted(call, call.value(0), call.weights(1))
+    return call.emit(_division(divisor), value)
+
+
+def _division(divisor: Array) -> Scale:
+    """``x / divisor``; the reciprocal of a power of two is exact and stays so."""
+    mantissa, exponent = np.frexp(np.abs(divisor))
+    if (mantissa == 0.5).all() and (np.abs(exponent) < 1000).all():
+        return Scale.exactly(1.0 / divisor)
+    return Scale.divide(divisor)
+
+
+def _total(call: Call, values: Sequence[Value]) -> Value:
+    """The sum of values; one that occurs ``k`` times is multiplied by ``k``, so that each is read once."""
+    _same_shape(values)
+    times = Counter(value.name for value in values)
+    distinct = list({value.name: value for value in values}.values())
+    terms = [
+        value if times[value.name] == 1 else call.emit(Scale.exactly(float(times[value.name])), value)
+        for value in distinct
+    ]
+    return terms[0] if len(terms) == 1 else call.emit(Add(len(terms)), *terms)
+
+
+def _same_shape(values: Sequence[Value]) -> None:
+    shapes = [value.shape for value in values]
+    if any(shape != shapes[0] for shape in shapes):
+        raise UnsupportedError(
+            f"it combines computed values of shapes {shapes} (without the batch axis) by broadcasting; "
+            "relutrim represents that for equal shapes only"
+        )

@@ -1,0 +1,209 @@
+"""PyTorch state dicts (``.pt``) together with the architecture they belong to.
+
+A state dict names tensors, not what is computed with them, so the architecture is given beside it: either
+``mlp:784-100-10`` (linear layers of these widths with ReLU between them) or ``package.module:factory``, a
+function without arguments that makes the module. Files are only ever loaded with ``weights_only=True``: a
+pickle that asks for anything but tensors is refused, not run. A factory is code of the caller's and is run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from relutrim.errors import InputError, RelutrimError
+from relutrim.formats.building import Builder, network_dtype
+from relutrim.formats.files import LARGEST_FILE, replacing
+from relutrim.formats.torch_layers import array
+from relutrim.formats.torch_read import read_module
+from relutrim.formats.torch_write import build_module, layer_names
+from relutrim.network import Network, Port
+
+
+def read_state_dict(path: Path, arch: str, *, input_shape: tuple[int, ...] | None = None) -> Network:
+    """The network of architecture ``arch`` with the weights in ``path``.
+
+    ``input_shape`` is for factories whose module does not read flat inputs, as in
+    :func:`~relutrim.formats.torch_read.read_module`.
+    """
+    state = load_tensors(path)
+    try:
+        if arch.startswith("mlp:"):
+            return _mlp(state, _widths(arch))
+        return _from_factory(state, arch, input_shape)
+    except RelutrimError as error:
+        raise error.at(str(path)) from error.__cause__
+
+
+def write_state_dict(network: Network, path: Path) -> None:
+    """Write the weights, whole or not at all; the keys keep the names of the nodes."""
+    module = build_module(network)
+    original = {made: name for name, made in layer_names(network).items()}
+    state = {}
+    for key, tensor in module.state_dict().items():
+        layer, _, leaf = key.rpartition(".")
+        state[f"{original.get(layer, layer)}.{leaf}"] = tensor
+    with replacing(path) as aside:
+        torch.save(state, aside)
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a state dict; nothing in the file is run."""
+    where = str(path)
+    if not path.is_file():
+        raise InputError("there is no such file", where=where)
+    _refuse_bombs(path)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        # Torch's message tells how to load the file all the same, which is the wrong advice here.
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(
+            "this is not a state dict, or it holds Python objects, which could run code and are not loaded "
+            f"({type(error).__name__}: {reason[:200]}); save torch.save(model.state_dict(), ...)",
+            where=where,
+        ) from None
+    if not isinstance(state, Mapping):
+        raise InputError(f"this holds a {type(state).__name__}, not a state dict", where=where)
+    others = [
+        str(key) for key, value in state.items() if not (isinstance(key, str) and isinstance(value, Tensor))
+    ]
+    if others:
+        inner = next((key for key in others if isinstance(state.get(key), Mapping)), None)
+        hint = (
+            f"if {inner!r} is the state dict, save that alone" if inner else "save model.state_dict() alone"
+        )
+        raise InputError(f"beside tensors it holds {', '.join(others[:5])}; {hint}", where=where)
+    return dict(state)
+
+
+def _refuse_bombs(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            if zipfile.is_zipfile(file):
+                size = max(size, sum(entry.file_size for entry in zipfile.ZipFile(file).infolist()))
+    except (OSError, zipfile.BadZipFile) as error:
+        raise InputError(f"the file cannot be read ({error})", where=str(path)) from None
+    if size > LARGEST_FILE:
+        raise InputError(f"it unpacks to more than {LARGEST_FILE} bytes", where=str(path))
+
+
+def _widths(arch: str) -> list[int]:
+    if not re.fullmatch(r"mlp:\d{1,9}(-\d{1,9})+", arch):
+        raise InputError(f"the architecture {arch!r} is not understood; write the widths as mlp:784-100-10")
+    widths = [int(width) for width in arch.removeprefix("mlp:").split("-")]
+    if widths[0] == 0 or widths[-1] == 0:
+        raise InputError(f"the architecture {arch!r} has no inputs or no outputs")
+    return widths
+
+
+def _mlp(state: dict[str, Tensor], widths: list[int]) -> Network:
+    layers = _pairs(state)
+    shapes = list(zip(widths[1:], widths, strict=False))
+
+    def fits(order: list[str]) -> bool:
+        return [tuple(layers[name][0].shape) for name in order] == shapes
+
+    orders = _orders(list(layers))
+    fitting = [order for order in orders if fits(order)]
+    if not fitting:
+        found = ", ".join(f"{name}: {tuple(layers[name][0].shape)}" for name in orders[0])
+        raise InputError(
+            f"weight matrices of shapes {shapes} were expected, in this order; found were {found}"
+        )
+    if len(fitting) > 1:
+        raise InputError(
+            f"the layers fit in the order {fitting[0]} and in the order {fitting[1]}; name the architecture "
+            "as package.module:factory, which leaves no doubt"
+        )
+    order = fitting[0]
+    port = Port("input" if "input" not in layers else "network_input", (widths[0],))
+    builder = Builder(port, network_dtype({key: _dtype(tensor) for key, tensor in state.items()}))
+    value = builder.input
+    for position, name in enumerate(order):
+        weight, bias = layers[name]
+        try:
+            value = builder.linear(name, value, array(weight), array(bias))
+        except RelutrimError as error:
+            raise error.at(f"layer {name!r}") from None
+        if position < len(order) - 1:
+            value = builder.relu(_relu_name(name, layers), value)
+    return builder.finish([value])
+
+
+def _pairs(state: dict[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+    """Weight and bias of each layer, under the layer's name, in the order of the file."""
+    layers = [key.removesuffix(".weight") for key in state if key.endswith(".weight")]
+    expected = {f"{layer}.{leaf}" for layer in layers for leaf in ("weight", "bias")}
+    missing, unexpected = sorted(expected - state.keys()), sorted(state.keys() - expected)
+    if missing or unexpected or not layers:
+        found = "; ".join(
+            f"{what}: {', '.join(keys[:5])}"
+            for what, keys in (("missing", missing), ("unexpected", unexpected))
+            if keys
+        )
+        raise InputError(
+            "an mlp has a weight and a bias for each layer and nothing else "
+            f"({found or 'no weights at all'}); for other networks name the architecture as "
+            "package.module:factory"
+        )
+    return {layer: (state[f"{layer}.weight"], state[f"{layer}.bias"]) for layer in layers}
+
+
+def _orders(names: list[str]) -> list[list[str]]:
+    """The orders in which layers of these names may follow each other.
+
+    Names that differ only in their numbers are ordered by these: ``layer10`` comes after ``layer9``.
+    Otherwise the order of the file counts as well, which is the order in which the layers were defined.
+    """
+    natural = sorted(names, key=_natural)
+    patterns = {tuple(re.split("[0-9]+", name)) for name in names}
+    return [natural] if len(patterns) == 1 or natural == names else [natural, names]
+
+
+def _natural(name: str) -> list[str | int]:
+    # Text at even and digits at odd places, so that parts of two names compare like with like.
+    parts = re.split("([0-9]+)", name)
+    return [int(part) if place % 2 else part for place, part in enumerate(parts)]
+
+
+def _relu_name(layer: str, layers: Mapping[str, object]) -> str:
+    """In a plain Sequential a ReLU has the number between its neighbours."""
+    numbered = re.fullmatch(r"(.*\.)?([0-9]+)", layer)
+    name = f"{numbered[1] or ''}{int(numbered[2]) + 1}" if numbered else f"{layer}_relu"
+    return name if name not in layers else f"{layer}_relu"
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _from_factory(state: dict[str, Tensor], arch: str, input_shape: tuple[int, ...] | None) -> Network:
+    home, colon, name = arch.partition(":")
+    if not (home and colon and name):
+        raise InputError(
+            f"the architecture {arch!r} is not understood; write mlp:784-100-10 or package.module:factory"
+        )
+    try:
+        factory = getattr(importlib.import_module(home), name)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"the architecture {arch!r} cannot be imported ({error})") from error
+    try:
+        module = factory()
+    except Exception as error:
+        raise InputError(f"the factory {arch!r} failed ({type(error).__name__}: {error})") from error
+    if not isinstance(module, nn.Module):
+        raise InputError(f"the factory {arch!r} made a {type(module).__name__}, not a torch.nn.Module")
+    try:
+        # assign: the tensors of the file as they are. Copying would round float64 to the module's float32.
+        module.load_state_dict(state, strict=True, assign=True)
+    except RuntimeError as error:
+        raise InputError(f"the file does not fit what {arch!r} makes: {error}") from error
+    return read_module(module, input_shape)

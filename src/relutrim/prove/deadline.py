@@ -1,0 +1,23 @@
+"""A time limit that is asked, never enforced: work stops at the next place where stopping is safe."""
+
+from __future__ import annotations
+
+import time
+
+
+class Deadline:
+    """So many seconds from now, or never."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self.started = time.monotonic()
+        self.seconds = seconds
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    @property
+    def passed(self) -> bool:
+        """Whether to stop."""
+        return self.seconds is not None and self.elapsed >= self.seconds

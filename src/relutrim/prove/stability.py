@@ -1,0 +1,132 @@
+"""What is known about every neuron of a network on a domain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from relutrim.bounds.values import Interval
+from relutrim.domain.domain import Domain, Problem
+from relutrim.errors import ContradictionError
+from relutrim.network.operators import Array, Shape
+from relutrim.prove.verdict import Evidence, Verdict
+
+Codes = npt.NDArray[np.int8]
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerStability:
+    """One ReLU: per neuron, flat in C order, the verdict, what it rests on, and what is known besides.
+
+    ``lower`` and ``upper`` are proven bounds of the pre-activation (NaN: none). Witnesses are rows of
+    :attr:`Stability.witnesses`, -1 where a state was never seen.
+    """
+
+    name: str
+    shape: Shape
+    verdict: Codes
+    evidence: Codes
+    lower: Array
+    upper: Array
+    active_witness: Rows
+    inactive_witness: Rows
+
+    @property
+    def size(self) -> int:
+        """How many neurons."""
+        return int(self.verdict.size)
+
+    def which(self, verdict: Verdict, weakest: Evidence = Evidence.NONE) -> list[int]:
+        """Neurons with a verdict that rests on at least ``weakest``."""
+        chosen = (self.verdict == verdict) & (self.evidence >= weakest)
+        return [int(i) for i in np.flatnonzero(chosen)]
+
+    def count(self, verdict: Verdict) -> int:
+        """How many neurons have a verdict."""
+        return int((self.verdict == verdict).sum())
+
+    @property
+    def margin(self) -> Array:
+        """How far the nearer proven bound of a stable neuron is from 0; NaN for others."""
+        gap = np.where(self.verdict == Verdict.ACTIVE, self.lower, -self.upper)
+        return np.where(np.isin(self.verdict, (Verdict.ACTIVE, Verdict.INACTIVE)) & (gap >= 0), gap, np.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class Stability:
+    """The outcome of an analysis. ``ranges`` holds proven bounds of every value of ``problem.network``."""
+
+    problem: Problem
+    domain: Domain
+    layers: tuple[LayerStability, ...]
+    witnesses: Array
+    ranges: Mapping[str, Interval] = field(repr=False)
+    method: str = "auto"
+    seconds: float = 0.0
+    interrupted: bool = False
+    data_rows: int = 0
+    data_rows_outside: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """No neuron is unknown."""
+        return not any(layer.count(Verdict.UNKNOWN) for layer in self.layers)
+
+    def __getitem__(self, name: str) -> LayerStability:
+        return next(layer for layer in self.layers if layer.name == name)
+
+    def count(self, verdict: Verdict) -> int:
+        """How many neurons of all layers have a verdict."""
+        return sum(layer.count(verdict) for layer in self.layers)
+
+    def __str__(self) -> str:
+        words = ", ".join(
+            f"{self.count(v)} {v.word}"
+            for v in (Verdict.ACTIVE, Verdict.INACTIVE, Verdict.UNSTABLE, Verdict.UNKNOWN)
+        )
+        neurons = sum(layer.size for layer in self.layers)
+        return f"{neurons} neurons in {len(self.layers)} layers: {words} ({self.seconds:.2f} s)"
+
+
+def judge(
+    name: str, shape: Shape, pre: Interval, active: Tensor, inactive: Tensor, *, by_data: bool = False
+) -> LayerStability:
+    """Verdicts from bounds and witnesses. NaN bounds compare false, so they can only leave a neuron unknown.
+
+    With ``by_data`` a neuron that showed one state only is called stable with evidence ``data``.
+    """
+    lower, upper = pre.lo.flatten().cpu().numpy(), pre.hi.flatten().cpu().numpy()
+    saw_active, saw_inactive = (t.cpu().numpy() for t in (active, inactive))
+    off = upper <= 0
+    on = (lower >= 0) & ~off
+    if (off & (saw_active >= 0)).any() or (on & (saw_inactive >= 0)).any():
+        wrong = np.flatnonzero((off & (saw_active >= 0)) | (on & (saw_inactive >= 0)))
+        raise ContradictionError(
+            f"neuron {int(wrong[0])} is proved stable and has a witness against it; this is a "
+            "bug in relutrim, please report it "
+            "with the model and the domain",
+            where=f"layer {name!r}",
+        )
+    verdict = np.full(lower.shape, Verdict.UNKNOWN, dtype=np.int8)
+    evidence = np.full(lower.shape, Evidence.NONE, dtype=np.int8)
+    if by_data:
+        for state, other, word in (
+            (saw_active, saw_inactive, Verdict.ACTIVE),
+            (saw_inactive, saw_active, Verdict.INACTIVE),
+        ):
+            verdict[(state >= 0) & (other < 0)] = word
+        verdict[(saw_active < 0) & (saw_inactive < 0)] = Verdict.INACTIVE
+        evidence[:] = Evidence.DATA
+    for chosen, word, why in (
+        ((saw_active >= 0) & (saw_inactive >= 0), Verdict.UNSTABLE, Evidence.WITNESS),
+        (on, Verdict.ACTIVE, Evidence.PROOF),
+        (off, Verdict.INACTIVE, Evidence.PROOF),
+    ):
+        verdict[chosen] = word
+        evidence[chosen] = why
+    return LayerStability(name, shape, verdict, evidence, lower, upper, saw_active, saw_inactive)

@@ -1,0 +1,157 @@
+"""What the commands print with ``--json``; the schemas lie beside this file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relutrim.network.graph import Network
+from relutrim.prove.stability import LayerStability, Stability
+from relutrim.prove.verdict import Evidence, Verdict
+
+if TYPE_CHECKING:
+    from relutrim.compression import Compression
+
+
+def schema(name: str) -> dict[str, Any]:
+    """A published schema: ``analysis``, ``compression`` or ``inspection``."""
+    text = (
+        resources.files("relutrim.report").joinpath("schemas", f"{name}-1.json").read_text(encoding="utf-8")
+    )
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def dumps(report: dict[str, Any]) -> str:
+    """Standard JSON: NaN and infinity have no place in it, so they must have become null before."""
+    return json.dumps(report, allow_nan=False)
+
+
+def model_json(network: Network, path: Path | None = None) -> dict[str, Any]:
+    """Where a model came from and how large it is."""
+    digest = hashlib.sha256(path.read_bytes()).hexdigest() if path is not None else None
+    return {
+        "path": str(path) if path is not None else None,
+        "sha256": digest,
+        "parameters": network.parameters,
+    }
+
+
+def size_json(network: Network) -> dict[str, Any]:
+    """The size of a network; ``bytes`` counts its parameters in the file's number type."""
+    width = 8 if network.dtype == "float64" else 4
+    return {
+        "widths": network.widths,
+        "neurons": network.neurons,
+        "connections": network.connections,
+        "parameters": network.parameters,
+        "bytes": network.parameters * width,
+    }
+
+
+def inspection_json(network: Network, path: Path) -> dict[str, Any]:
+    """What ``relutrim inspect`` prints."""
+    return {
+        "schema": "relutrim/inspection/1",
+        "model": model_json(network, path),
+        "dtype": network.dtype,
+        "input": {"name": network.input.name, "shape": list(network.input.shape)},
+        "outputs": [
+            {"name": o.name, "shape": list(network.shapes[o.source]), "tail": [step.kind for step in o.tail]}
+            for o in network.outputs
+        ],
+        "size": size_json(network),
+        "nodes": [
+            {
+                "name": node.name,
+                "operator": node.operator.kind,
+                "inputs": list(node.inputs),
+                "shape": list(network.shapes[node.name]),
+                "parameters": node.operator.parameters,
+            }
+            for node in network.nodes
+        ],
+    }
+
+
+def analysis_json(stability: Stability, model: dict[str, Any], *, details: bool = False) -> dict[str, Any]:
+    """What ``relutrim analyze`` prints."""
+    return {
+        "schema": "relutrim/analysis/1",
+        "model": model,
+        "domain": stability.domain.describe(),
+        "method": stability.method,
+        "seconds": round(stability.seconds, 6),
+        "complete": stability.complete,
+        "interrupted": stability.interrupted,
+        "data": {"rows": stability.data_rows, "outside_domain": stability.data_rows_outside},
+        "layers": [_layer(layer, details) for layer in stability.layers],
+    }
+
+
+def compression_json(
+    result: Compression, model: dict[str, Any] | None = None, *, details: bool = False
+) -> dict[str, Any]:
+    """What ``relutrim compress`` prints: the analysis, and what became of the network."""
+    analysis = analysis_json(result.stability, model or model_json(result.original), details=details)
+    deviation = result.deviation
+    return {
+        **analysis,
+        "schema": "relutrim/compression/1",
+        "rewrite_set": result.rewrites,
+        "evidence_required": result.evidence,
+        "original": size_json(result.original),
+        "compressed": size_json(result.stored),
+        "rewrites": [step.as_dict() | {"deviation": _number(step.deviation)} for step in result.steps],
+        "deviation": {
+            "proven": _number(deviation.proven),
+            "proven_float64": _number(deviation.proven_float64),
+            "observed_float32": _number(deviation.observed_float32),
+            "original_float32_error": _number(deviation.original_float32_error),
+            "samples": deviation.samples,
+        },
+    }
+
+
+def _layer(layer: LayerStability, details: bool) -> dict[str, Any]:
+    stable_by = {
+        e.word: int((layer.evidence == e).sum())
+        for e in (Evidence.PROOF, Evidence.WITNESS, Evidence.SOLVER, Evidence.DATA)
+    }
+    text: dict[str, Any] = {
+        "name": layer.name,
+        "size": layer.size,
+        "active": layer.which(Verdict.ACTIVE),
+        "inactive": layer.which(Verdict.INACTIVE),
+        "unstable_count": layer.count(Verdict.UNSTABLE),
+        "unknown": layer.which(Verdict.UNKNOWN),
+        "evidence": stable_by,
+    }
+    if details:
+        text["neurons"] = [
+            {
+                "verdict": Verdict(verdict).word,
+                "evidence": Evidence(evidence).word,
+                "lower": _number(lower),
+                "upper": _number(upper),
+                "margin": _number(margin),
+            }
+            for verdict, evidence, lower, upper, margin in zip(
+                layer.verdict.tolist(),
+                layer.evidence.tolist(),
+                layer.lower.tolist(),
+                layer.upper.tolist(),
+                layer.margin.tolist(),
+                strict=True,
+            )
+        ]
+    return text
+
+
+def _number(value: float | None) -> float | None:
+    """A number for JSON; what is not finite is null."""
+    return float(value) if value is not None and math.isfinite(value) else None

@@ -1,0 +1,185 @@
+"""A network in the middle of being rewritten, with a proof of how far it is from the original.
+
+The idea that keeps the accounting simple: **on the domain**, a stably active ReLU is the identity and a
+stably inactive one is zero. Writing the original with those in place of its stable ReLUs changes nothing, and
+from then on every rewrite is plain linear algebra. No verdict is ever needed again for a network whose
+weights have been perturbed, except once at the end: a neuron that was kept although it is linear (a basis row
+of a merge) is written as a ReLU, so its pre-activation must be non-negative in the *final* network.
+:meth:`Draft.realise` checks that against its proven range and charges what is missing.
+
+Each rewrite states, per node it replaced, how far the new node's value can be from the old one's **on the
+same input**;
+:meth:`Draft.rewritten` carries that through the rest of the network (every activation is 1-Lipschitz), widens
+the ranges it shifts, and adds what arrives at the outputs to the proven deviation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from relutrim.bounds.values import Interval
+from relutrim.network.graph import Network, Node
+from relutrim.network.operators import Affine
+from relutrim.prove.stability import Stability
+from relutrim.prove.verdict import Evidence, Verdict
+from relutrim.rewrite.storage import rounded
+
+Mask = npt.NDArray[np.bool_]
+_SAFETY = 1 + 2.0**-20
+"""Pays for the rounding of deviation bounds themselves: short sums of non-negative numbers."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rewrite as it is reported."""
+
+    rewrite: str
+    node: str
+    text: str
+    neurons: int = 0
+    deviation: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "name": self.rewrite,
+            "node": self.node,
+            "neurons_removed": self.neurons,
+            "deviation": self.deviation,
+            "detail": self.text,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """``identity`` and ``zero`` say, per ReLU, which neurons stand for the identity and for 0 on the domain.
+
+    ``ranges`` are proven bounds of every value, and ``deviation`` of each entry of each output source, both
+    for the network as it is now.
+    """
+
+    network: Network
+    identity: Mapping[str, Mask]
+    zero: Mapping[str, Mask]
+    ranges: Mapping[str, Interval]
+    deviation: Mapping[str, Tensor]
+    steps: tuple[Step, ...] = field(default=())
+
+    @classmethod
+    def start(cls, network: Network, stability: Stability, weakest: Evidence) -> Draft:
+        """The original, with its stable neurons as identity or zero where the evidence is strong enough."""
+        identity, zero = {}, {}
+        for layer in stability.layers:
+            good = layer.evidence >= weakest
+            identity[layer.name] = (layer.verdict == Verdict.ACTIVE) & good
+            zero[layer.name] = (layer.verdict == Verdict.INACTIVE) & good
+        ranges = {name: Interval(r.lo.cpu(), r.hi.cpu()) for name, r in stability.ranges.items()}
+        deviation = {source: torch.zeros_like(ranges[source].lo) for source in network.sources}
+        return cls(network, identity, zero, ranges, deviation)
+
+    def reach(self, name: str) -> Tensor:
+        """The largest magnitude of a value on the domain, as a batch of one."""
+        return self.ranges[name].magnitude
+
+    def rewritten(
+        self,
+        network: Network,
+        step: Step | None,
+        *,
+        moved: Mapping[str, Tensor] | None = None,
+        identity: Mapping[str, Mask] | None = None,
+        zero: Mapping[str, Mask] | None = None,
+        ranges: Mapping[str, Interval] | None = None,
+    ) -> Draft:
+        """The next draft. ``moved`` says how far nodes' values can move on unchanged inputs; unlisted nodes
+        do not.
+
+        Masks and ranges of nodes whose entries were removed are given anew.
+        """
+        known = {**self.ranges, **(ranges or {})}
+        moved = moved or {}
+        shift: dict[str, Tensor] = {}
+        for node in network.nodes:
+            local = moved.get(node.name)
+            before = [shift.get(name) for name in node.inputs]
+            if any(s is not None for s in before):
+                inputs = [
+                    torch.zeros_like(known[n].lo) if s is None else s
+                    for n, s in zip(node.inputs, before, strict=True)
+                ]
+                passed = node.operator.spread(inputs) if isinstance(node.operator, Affine) else inputs[0]
+                local = passed * _SAFETY if local is None else (passed + local) * _SAFETY
+            if local is not None and bool((local != 0).any()):
+                shift[node.name] = local
+                known[node.name] = _widen(known[node.name], local)
+        deviation = dict(self.deviation)
+        largest = 0.0
+        for source in network.sources:
+            if source in shift:
+                deviation[source] = (deviation[source] + shift[source]) * _SAFETY
+                largest = max(largest, float(shift[source].max()) if shift[source].numel() else 0.0)
+                if bool(shift[source].isnan().any()):
+                    largest = float("nan")
+        steps = self.steps if step is None else (*self.steps, replace(step, deviation=largest))
+        return Draft(
+            network=network,
+            identity={**self.identity, **(identity or {})},
+            zero={**self.zero, **(zero or {})},
+            ranges={name: known[name] for name in [network.input.name, *(n.name for n in network.nodes)]},
+            deviation={source: deviation[source] for source in network.sources},
+            steps=steps,
+        )
+
+    def stored(self) -> Draft:
+        """The draft as its file will hold it: weights rounded to the file's type, parameters without
+        radius.
+        """
+        change: dict[str, Node | None] = {}
+        moved = {}
+        for node in self.network.nodes:
+            found = rounded(node.operator, self.network.dtype)
+            if found is not None:
+                operator, gap = found
+                change[node.name] = Node(node.name, operator, node.inputs)
+                moved[node.name] = gap.magnitude([self.reach(node.inputs[0])]) * _SAFETY
+        return self.rewritten(self.network.edit(change=change), None, moved=moved)
+
+    def realise(self) -> Draft:
+        """Neurons that stand for the identity become ReLUs again; where their range dips below 0, that is
+        charged.
+        """
+        draft = self
+        for relu in self.network.relus:
+            mask = torch.as_tensor(draft.identity[relu.name]).reshape(1, *draft.network.shapes[relu.name])
+            below = (-draft.ranges[relu.inputs[0]].lo).clamp(min=0)
+            charge = torch.where(mask, below, torch.zeros_like(below))
+            if bool((charge != 0).any()):
+                draft = draft.rewritten(draft.network, None, moved={relu.name: charge})
+        return draft
+
+    @property
+    def proven(self) -> float:
+        """The largest deviation over all outputs; NaN if there is none that can be stated."""
+        parts = [d.flatten() for d in self.deviation.values()]
+        every = torch.cat(parts) if parts else torch.zeros(0)
+        return (
+            float(every.max())
+            if every.numel() and not bool(every.isnan().any())
+            else float("nan")
+            if every.numel()
+            else 0.0
+        )
+
+
+def _widen(interval: Interval, by: Tensor) -> Interval:
+    down, up = torch.full_like(by, -torch.inf), torch.full_like(by, torch.inf)
+    lo, hi = torch.nextafter(interval.lo - by, down), torch.nextafter(interval.hi + by, up)
+    still = by == 0
+    return Interval(torch.where(still, interval.lo, lo), torch.where(still, interval.hi, hi))

@@ -1,0 +1,79 @@
+"""Fold: a layer whose neurons are all stable is linear, so its readers can read its input instead.
+
+``D (W x + b) + c`` over the active rows becomes ``(D W) x + (D b + c)``; the bias uses the readers' *old*
+weights.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from relutrim.network.graph import Node
+from relutrim.network.operators import Linear
+from relutrim.rewrite.draft import Draft, Step
+from relutrim.rewrite.layers import DenseLayer
+from relutrim.rounding import ETA, gamma
+
+NAME = "fold-stable"
+
+
+def fold_stable(draft: Draft, layer: DenseLayer, *, may_grow: bool) -> Draft:
+    """The draft without the layer, if all of it is stable and (unless ``may_grow``) the network gets no
+    larger.
+    """
+    active, zero = draft.identity[layer.relu.name], draft.zero[layer.relu.name]
+    if not (active | zero).all() or not active.any() or not layer.readers:
+        return draft
+    weight, bias = layer.operator.weight[active], layer.operator.bias[active]
+    change: dict[str, Node | None] = {layer.linear.name: None, layer.relu.name: None}
+    moved = {}
+    source = layer.linear.inputs[0]
+    reach = draft.reach(source)
+    for reader in layer.readers:
+        assert isinstance(reader.operator, Linear)
+        outward = reader.operator.weight[:, active]
+        folded = Linear(outward @ weight, outward @ bias + reader.operator.bias)
+        change[reader.name] = Node(reader.name, folded, (source,))
+        inner = Linear(np.abs(weight), np.abs(bias)).magnitude([reach])
+        size = Linear(np.abs(outward), np.abs(reader.operator.bias)).magnitude([inner])
+        terms = int(active.sum()) + 2
+        moved[reader.name] = gamma(terms) * size + terms * ETA * (2 + float(reach.sum()))
+    network = draft.network.edit(change=change)
+    grown = network.parameters - draft.network.parameters
+    if grown > 0 and not may_grow:
+        return draft
+    step = Step(
+        NAME,
+        layer.relu.name,
+        f"folded a layer of {layer.size} stable neurons ({grown:+d} parameters)",
+        layer.size,
+    )
+    return draft.rewritten(network, step, moved=moved)
+
+
+def straighten_outputs(draft: Draft) -> Draft:
+    """An output ReLU whose neurons are all stable goes: its linear node, with inactive rows set to 0, is the
+    output.
+    """
+    for relu in draft.network.relus:
+        network = draft.network
+        active, zero = draft.identity[relu.name], draft.zero[relu.name]
+        if not network.is_output(relu.name) or network.readers(relu.name) or not (active | zero).all():
+            continue
+        if relu.inputs[0] not in network or len(network.shapes[relu.name]) != 1:
+            continue
+        linear = network[relu.inputs[0]]
+        if not isinstance(linear.operator, Linear):
+            continue
+        if network.readers(linear.name) != (relu,) or network.is_output(linear.name):
+            continue
+        straight = Linear(linear.operator.weight * active[:, None], linear.operator.bias * active)
+        change: dict[str, Node | None] = {
+            linear.name: None,
+            relu.name: Node(relu.name, straight, linear.inputs),
+        }
+        step = Step(
+            NAME, relu.name, f"the output's {active.size} ReLUs are all stable and went", int(active.size)
+        )
+        draft = draft.rewritten(network.edit(change=change), step)
+    return draft

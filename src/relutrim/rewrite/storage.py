@@ -1,0 +1,35 @@
+"""What a file's number type makes of an operator."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from relutrim.network.operators import Affine, Array, Linear, Operator, Scale
+
+
+def rounded(operator: Operator, dtype: str) -> tuple[Affine, Affine] | None:
+    """The operator as stored in ``dtype`` and the gap to what it was, or None if it is stored as it is.
+
+    The gap is an operator whose parameters bound the difference, so that its magnitude on a range bounds the
+    deviation. Parameters known only up to a radius become the number in the file, and the radius becomes part
+    of the gap.
+    """
+    if isinstance(operator, Linear):
+        weight, bias = _as(operator.weight, dtype), _as(operator.bias, dtype)
+        if (weight == operator.weight).all() and (bias == operator.bias).all():
+            return None
+        return Linear(weight, bias), Linear(np.abs(weight - operator.weight), np.abs(bias - operator.bias))
+    if isinstance(operator, Scale):
+        scale, shift = _as(operator.scale, dtype), _as(operator.shift, dtype)
+        if operator.exact and (scale == operator.scale).all() and (shift == operator.shift).all():
+            return None
+        off = np.abs(scale - operator.scale) + operator.scale_radius
+        return Scale.exactly(scale, shift), Scale.exactly(
+            off, np.abs(shift - operator.shift) + operator.shift_radius
+        )
+    return None
+
+
+def _as(array: Array, dtype: str) -> Array:
+    with np.errstate(over="ignore"):
+        return array.astype(dtype).astype(np.float64)

@@ -1,0 +1,78 @@
+"""Gradient search for a missing state: push one neuron up (or down) from each start, all targets at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from relutrim.domain.region import Region
+from relutrim.network.graph import Network
+from relutrim.network.operators import Relu
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """Neuron ``index`` of ReLU ``relu`` in direction ``sign`` (+1: find it active), each with a start (k,
+    n).
+    """
+
+    relu: list[str]
+    index: Tensor
+    sign: Tensor
+    starts: Tensor
+
+    def __len__(self) -> int:
+        return len(self.relu)
+
+    def take(self, rows: Tensor) -> Targets:
+        """Some of the targets, in the order of ``rows``; repeated rows are repeated targets."""
+        return Targets(
+            [self.relu[row] for row in rows.tolist()], self.index[rows], self.sign[rows], self.starts[rows]
+        )
+
+
+def climb(network: Network, region: Region, targets: Targets, steps: int) -> Tensor:
+    """Where sign-gradient steps of shrinking size lead: (k, n), in the region up to rounding.
+
+    Going through ReLUs the gradient is that of a leaky ReLU whose leak shrinks with the steps, so that
+    neurons which are off at the start can still be switched on.
+    """
+    width = region.hi - region.lo
+    points = targets.starts
+    groups = grouped(targets)
+    for step in range(steps):
+        left = 1 - step / steps
+        slope = gradient(network, points, targets, groups, leak=0.3 * left**2)
+        points = region.project(points + (0.5 * left**2 + 0.002) * width * slope.sign())
+    return points
+
+
+def gradient(
+    network: Network, points: Tensor, targets: Targets, groups: dict[str, Tensor], leak: float
+) -> Tensor:
+    """The gradient of each row's own target with respect to that row."""
+    x = points.detach().requires_grad_(True)
+    values = {network.input.name: x.reshape(len(x), *network.input.shape)}
+    total = x.new_zeros(())
+    for node in network.nodes:
+        inputs = [values[name] for name in node.inputs]
+        if isinstance(node.operator, Relu):
+            y = inputs[0]
+            if node.name in groups:
+                rows = groups[node.name]
+                total = total + (targets.sign[rows] * y.flatten(1)[rows, targets.index[rows]]).sum()
+            values[node.name] = torch.nn.functional.leaky_relu(y, leak)
+        else:
+            values[node.name] = node.operator.forward(inputs)
+    (slope,) = torch.autograd.grad(total, x, allow_unused=True, materialize_grads=True)
+    return slope
+
+
+def grouped(targets: Targets) -> dict[str, Tensor]:
+    """Rows of the batch by the ReLU they are about."""
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(targets.relu):
+        rows.setdefault(name, []).append(row)
+    return {name: torch.tensor(found, device=targets.index.device) for name, found in rows.items()}

@@ -1,0 +1,122 @@
+"""Inputs seen so far, and which states of which neurons they prove possible.
+
+A state counts when the sign of the pre-activation is certain: the float64 value is farther from 0 than a
+forward pass on any input of the domain can be wrong. Every input updates all neurons of all layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from relutrim.domain.region import Region
+from relutrim.network.graph import Network
+
+_CHUNK_BYTES = 64 * 2**20
+
+
+@dataclass(eq=False)
+class Seen:
+    """For one ReLU: per neuron the witness (a row of the pool, -1 for none) of each state, and the extremes
+    met.
+    """
+
+    active: Tensor
+    inactive: Tensor
+    highest: Tensor
+    lowest: Tensor
+    highest_at: Tensor
+    lowest_at: Tensor
+
+    @property
+    def both(self) -> Tensor:
+        """Neurons with a witness for each state."""
+        return (self.active >= 0) & (self.inactive >= 0)
+
+
+class Witnesses:
+    """The pool of inputs that showed something new, and what they showed."""
+
+    def __init__(self, network: Network, region: Region, radii: dict[str, Tensor]) -> None:
+        self.network = network
+        self.region = region
+        self.radii = {relu.name: radii[relu.inputs[0]].flatten() for relu in network.relus}
+        self.pool: list[Tensor] = []
+        self._size = 0
+        self.seen = {name: _nothing(radius, region.size) for name, radius in self.radii.items()}
+        widest = max([network.input.size, *(network.size(node.name) for node in network.nodes)])
+        self.chunk = max(1, min(8192, _CHUNK_BYTES // (8 * widest)))
+
+    def observe(self, points: Tensor) -> int:
+        """Run inputs through the network and note new states; inputs not provably in the domain are passed
+        over.
+
+        Returns how many inputs counted.
+        """
+        counted = 0
+        for chunk in torch.split(points, self.chunk):
+            inside = chunk[self.region.inside(chunk)]
+            counted += len(inside)
+            if len(inside):
+                self._note(inside)
+        return counted
+
+    def _note(self, points: Tensor) -> None:
+        values = self.network.run(points, until=[relu.inputs[0] for relu in self.network.relus])
+        useful: dict[int, int] = {}
+        noted: list[tuple[Tensor, Tensor, Tensor]] = []
+        for relu in self.network.relus:
+            seen, y = self.seen[relu.name], values[relu.inputs[0]].flatten(1)
+            if not y.shape[1]:
+                continue
+            high, high_row = y.max(0)
+            low, low_row = y.min(0)
+            self._raise(seen, high, high_row, low, low_row, points)
+            radius = self.radii[relu.name]
+            for witness, new, row in (
+                (seen.active, (high > radius) & (seen.active < 0), high_row),
+                (seen.inactive, (low < -radius) & (seen.inactive < 0), low_row),
+            ):
+                neurons = new.nonzero()[:, 0]
+                places = [useful.setdefault(at, self._size + len(useful)) for at in row[neurons].tolist()]
+                noted.append((witness, neurons, torch.tensor(places, dtype=torch.int64, device=y.device)))
+        if useful:
+            # The pool first: an interruption in between leaves an input nobody points to, never a pointer to
+            # nothing.
+            self.pool.append(points[list(useful)])
+            self._size += len(useful)
+            for witness, neurons, rows in noted:
+                witness[neurons] = rows
+
+    @staticmethod
+    def _raise(
+        seen: Seen, high: Tensor, high_row: Tensor, low: Tensor, low_row: Tensor, points: Tensor
+    ) -> None:
+        """Remember the extreme inputs of neurons that are not settled: the best places to search on from."""
+        up = (high > seen.highest) & (seen.active < 0)
+        down = (low < seen.lowest) & (seen.inactive < 0)
+        if bool(up.any()):
+            seen.highest_at[up] = points[high_row[up]]
+        if bool(down.any()):
+            seen.lowest_at[down] = points[low_row[down]]
+        seen.highest, seen.lowest = torch.fmax(seen.highest, high), torch.fmin(seen.lowest, low)
+
+    def inputs(self) -> Tensor:
+        """The pool as one tensor; witnesses index its rows."""
+        return torch.cat(self.pool) if self.pool else self.region.lo.new_zeros(0, self.region.size)
+
+
+def _nothing(radius: Tensor, inputs: int) -> Seen:
+    count = radius.shape[0]
+    none = torch.full((count,), -1, dtype=torch.int64, device=radius.device)
+    infinite = torch.full_like(radius, torch.inf)
+    return Seen(
+        none,
+        none.clone(),
+        -infinite,
+        infinite,
+        radius.new_zeros(count, inputs),
+        radius.new_zeros(count, inputs),
+    )
