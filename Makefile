@@ -1,0 +1,42 @@
+# Two commands do all the set-up: `make demo` and `make test`. VENV names the virtual environment they use.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+STAMP_DEV := $(VENV)/.installed-dev
+
+.PHONY: demo test lint format bench clean
+
+demo: $(STAMP)
+	$(BIN)/relutrim demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(STAMP_DEV)
+	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/mypy
+
+format: $(STAMP_DEV)
+	$(BIN)/ruff check --fix src tests benchmarks docs
+	$(BIN)/ruff format src tests benchmarks docs
+
+bench: $(STAMP_DEV)
+	$(BIN)/python -m benchmarks.stability
+	$(BIN)/python -m benchmarks.leo
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-output
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(STAMP): $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[runtime]"
+	touch $@
+
+$(STAMP_DEV): $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
