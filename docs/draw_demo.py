@@ -23,7 +23,7 @@ def main() -> None:
     after = [{**counts, "inactive": 0} for counts in before]
     assert [sum(c.values()) for c in after] == result.network.widths[1:-1]
     parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 330" font-family="sans-serif" font-size="14">',
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 330" font-family="sans-serif">',
         "<title>Bars for the layers of the shipped network before and after compression</title>",
         '<rect width="720" height="330" fill="white"/>',
     ]

@@ -335,6 +335,13 @@ def test_several_outputs_hidden_ones_and_one_value_twice():
     ]
 
 
+@pytest.mark.parametrize("kind", ["Sigmoid", "Tanh"])
+def test_squashed_outputs(kind):
+    network = assert_reads(model([op("Relu", ["x"], "r"), op(kind, ["r"])], ["n", 3]))
+    (output,) = network.outputs
+    assert (output.source, [step.kind for step in output.tail]) == ("r", [kind])
+
+
 SOFTMAXES = [  # opset, shape, axis, the axis in the sense of opset 13
     (11, ["n", 3], None, 1),
     (13, ["n", 3], None, -1),

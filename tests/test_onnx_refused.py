@@ -28,7 +28,11 @@ BAD_GRAPHS = {
     "softmax in the middle": (
         [op("Softmax", ["x"], "p"), op("Relu", ["p"])], {}, UnsupportedError, "relu_y.*softmax_p.*very end",
     ),
-    "sigmoid": ([op("Sigmoid", ["x"])], {}, UnsupportedError, "'sigmoid_y' .Sigmoid.*only nonlinearity"),
+    "sigmoid in the middle": (
+        [op("Sigmoid", ["x"], "s"), op("Relu", ["s"])], {}, UnsupportedError,
+        "'relu_y'.*'sigmoid_s' .Sigmoid.*only nonlinearity.*very end",
+    ),
+    "gelu": ([op("Gelu", ["x"])], {}, UnsupportedError, "'gelu_y' .Gelu.*only nonlinearity"),
     "unknown operator": ([op("Frobnicate", ["x"])], {}, UnsupportedError, "Frobnicate is not one"),
     "attention": ([op("MatMul", ["x", "x"])], {}, UnsupportedError, "two computed values"),
     "product of values": ([op("Mul", ["x", "x"])], {}, UnsupportedError, "two computed values"),

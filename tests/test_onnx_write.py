@@ -64,6 +64,8 @@ NETWORKS = {
     "names that crossed": chain((3,), Relu(), linear(3, 3), outputs=(Output("v1", "v0"), Output("v0", "v1"))),
     "one value twice": chain((3,), Relu(), outputs=(Output("a", "v0"), Output("b", "v0"), Output("a", "v0"))),
     "softmax": chain((3,), Relu(), outputs=(Output("y", "v0", (TailStep("Softmax", "y", {"axis": -1}),)),)),
+    "sigmoid": chain((3,), Relu(), outputs=(Output("y", "v0", (TailStep("Sigmoid", "y"),)),)),
+    "tanh without batch": chain((3,), batch=None, outputs=(Output("y", "x", (TailStep("Tanh", "y"),)),)),
     "softmax of the input": chain(
         (3,), outputs=(Output("y", "x", (TailStep("Softmax", "y", {"axis": 1}),)),)
     ),

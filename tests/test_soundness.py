@@ -6,11 +6,11 @@ import math
 from fractions import Fraction
 
 import numpy as np
-import oracle
-import strategies
 from hypothesis import HealthCheck, given, settings
 
+import oracle
 import relutrim
+import strategies
 from relutrim.analysis import analyze_network
 from relutrim.compression import compress_network
 from relutrim.domain import Box, Domain

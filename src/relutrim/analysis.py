@@ -46,7 +46,7 @@ def analyze(
     from relutrim.formats import as_network
 
     return analyze_network(
-        as_network(model, output_relu=output_relu),
+        as_network(model, output_relu=output_relu, input_shape=shape_of(domain)),
         domain,
         data=data,
         method=method,
@@ -93,9 +93,15 @@ def analyze_network(
     return _conclude(cascade, domain, method, interrupted, 0 if rows is None else len(rows), counted)
 
 
+def shape_of(domain: Domain) -> tuple[int, ...] | None:
+    """The shape of one input, if the domain's ends have more than one axis."""
+    shape = (domain.lo + domain.hi).shape
+    return shape if len(shape) > 1 else None
+
+
 def with_output_relu(network: Network) -> Network:
     """The network with a ReLU behind each output that has none; a tail is in the way of that."""
-    nodes, outputs = list(network.nodes), []
+    nodes, outputs, added = list(network.nodes), [], dict[str, str]()
     for output in network.outputs:
         if output.tail:
             raise InputError(
@@ -105,9 +111,12 @@ def with_output_relu(network: Network) -> Network:
             )
         source = output.source
         if source not in network or not isinstance(network[source].operator, Relu):
-            source = f"{source}.relu"
-            if all(node.name != source for node in nodes):
+            source = added.get(output.source, f"{source}.relu")
+            if output.source not in added:
+                while source in network or source == network.input.name:
+                    source += "_"
                 nodes.append(Node(source, Relu(), (output.source,)))
+                added[output.source] = source
         outputs.append(Output(output.name, source))
     return replace(network, nodes=tuple(nodes), outputs=tuple(outputs))
 
@@ -120,6 +129,7 @@ def _conclude(
     for relu in cascade.network.relus:
         seen = cascade.witnesses.seen[relu.name]
         pre = cascade.values[relu.inputs[0]]
+        observed = seen.highest.isfinite() & cascade.witnesses.radii[relu.name].isfinite()
         layers.append(
             judge(
                 relu.name,
@@ -127,7 +137,7 @@ def _conclude(
                 pre,
                 seen.active,
                 seen.inactive,
-                by_data=method == "data" and finished,
+                by_data=observed if method == "data" and finished else None,
             )
         )
     return Stability(
@@ -151,7 +161,15 @@ def as_rows(data: Any, problem: Problem) -> Tensor | None:
     import numpy as np
     import torch
 
-    array = data.detach().cpu() if isinstance(data, torch.Tensor) else torch.as_tensor(np.asarray(data))
+    if isinstance(data, torch.Tensor):
+        array = data.detach().cpu()
+    else:
+        found = np.asarray(data)
+        if found.dtype.kind not in "fiub":
+            raise InputError(f"the data holds {found.dtype} values; real numbers are needed")
+        # Torch knows neither foreign byte orders nor long doubles.
+        kind = found.dtype.newbyteorder("=") if found.dtype.itemsize <= 8 else np.dtype(np.float64)
+        array = torch.as_tensor(found.astype(kind, copy=False))
     size = problem.network.input.size
     if array.ndim < 1 or array[0:1].numel() != size * min(1, len(array)):
         raise InputError(
@@ -173,10 +191,18 @@ def _batches(rows: Tensor | None) -> Iterator[Tensor]:
 
 
 def _checked_device(device: str) -> str:
+    import re
+
     import torch
 
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError("device 'cuda' was asked for, but torch sees no CUDA device here; use --device cpu")
-    if device not in ("cpu", "cuda") and not device.startswith("cuda:"):
+    if device == "cpu":
+        return device
+    if not re.fullmatch(r"cuda(:\d{1,3})?", device):
         raise InputError(f"there is no device {device!r}; use cpu or cuda")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(device[5:] or 0) >= count:
+        raise InputError(
+            f"device {device!r} was asked for, but torch sees {count or 'no'} CUDA device(s) here; use "
+            "--device cpu"
+        )
     return device

@@ -4,10 +4,11 @@ quick.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,14 +16,11 @@ import click
 
 from relutrim._version import __version__
 from relutrim.cli_domain import ManyNumbers, domain_options, read_array, take_domain
-from relutrim.errors import InputError, RelutrimError
+from relutrim.errors import InputError, RelutrimError, one_line
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from relutrim.network import Network
     from relutrim.prove.cascade import Progress
-    from relutrim.prove.stability import Stability
 
 F = TypeVar("F", bound=Callable[..., Any])
 INTERRUPTED = 130
@@ -30,42 +28,64 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Entry point: every error becomes one message on stderr and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that cannot be spelt here is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     try:
-        code = commands.main(standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        code = stop.exit_code
-    except click.Abort:
-        code = INTERRUPTED
+        code = commands.main(prog_name="relutrim", standalone_mode=False)
+    except click.Abort as stop:
+        # Click takes the end of a file for the end of a conversation.
+        code = _bug(stop.__cause__) if isinstance(stop.__cause__, EOFError) else _interrupted()
     except click.ClickException as error:
-        error.show()
-        code = error.exit_code
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            click.echo(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help'.", err=True)
+        code = _say(error.format_message(), error.exit_code)
     except RelutrimError as error:
         code = _say(str(error), error.exit_code)
     except KeyboardInterrupt:
-        code = _say("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
+        code = _interrupted()
+    except OSError as error:
+        if error.filename is None:
+            _silence_stdout()
+        code = _say(f"{error.filename or 'the output'}: {error.strerror or error}", 2)
     except Exception as error:
-        if os.environ.get("RELUTRIM_DEBUG"):
-            raise
-        code = _say(
-            f"internal error ({type(error).__name__}: {error}); set RELUTRIM_DEBUG=1 to see "
-            "where, and please report it",
-            1,
-        )
+        code = _bug(error)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _say(message: str, code: int) -> int:
-    click.echo(f"relutrim: error: {message}", err=True)
+    click.echo(f"relutrim: error: {one_line(message)}", err=True)
     return code
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def _interrupted() -> int:
+    return _say("interrupted", INTERRUPTED)
+
+
+def _bug(error: BaseException) -> int:
+    if os.environ.get("RELUTRIM_DEBUG"):
+        raise error
+    return _say(
+        f"internal error ({type(error).__name__}: {error}); set RELUTRIM_DEBUG=1 to see where, and please "
+        "report it",
+        1,
+    )
+
+
+def _silence_stdout() -> None:
+    """What it still holds could not be written, and Python would try again on its way out."""
+    with suppress(OSError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
 @click.version_option(__version__, prog_name="relutrim")
-def commands() -> None:
+@click.pass_context
+def commands(context: click.Context) -> None:
     """Make trained ReLU networks smaller without changing what they compute, and prove it."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(2)
 
 
 _json = click.option(
@@ -92,7 +112,9 @@ _ANALYSIS = (
     click.option(
         "--output-relu", is_flag=True, help="Put a ReLU behind outputs that have none (autoencoders)."
     ),
-    click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search."),
+    click.option(
+        "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the search."
+    ),
     _arch,
     click.option("--details", is_flag=True, help="Bounds, margin and evidence of every neuron in the JSON."),
     _json,
@@ -112,17 +134,15 @@ def analysis_options(command: F) -> F:
 @_json
 def inspect(model: Path, arch: str | None, as_json: bool) -> None:
     """Show what MODEL consists of."""
-    from relutrim.formats import load
-
-    network = load(model, arch=arch)
+    network = _loaded(model, arch)
     if as_json:
         from relutrim.report.json import dumps, inspection_json
 
         click.echo(dumps(inspection_json(network, model)))
     else:
-        from relutrim.report.tables import show_network
+        from relutrim.report.tables import console, show_network
 
-        show_network(network, _console())
+        show_network(network, console())
 
 
 @commands.command(cls=ManyNumbers)
@@ -140,17 +160,18 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
     """Decide for every neuron of MODEL whether it is always on, always off, or neither on the domain."""
     from relutrim.report.json import analysis_json, dumps, model_json
 
-    _keep_apart(model, output)
-    network, arguments = _prepared(model, options)
     if output is not None:
         from relutrim.formats.files import check_target
 
+        _keep_apart(output, model, options)
         check_target(output)
+    network, arguments = _prepared(model, options)
+    source = model_json(network, model)
     from relutrim.analysis import analyze_network
 
     with _progress(as_json) as progress:
         stability = analyze_network(network, progress=progress, **arguments)
-    text = dumps(analysis_json(stability, model_json(network, model), details=details))
+    text = dumps(analysis_json(stability, source, details=details))
     if output is not None:
         from relutrim.formats.files import write_text
 
@@ -158,10 +179,11 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
     if as_json:
         click.echo(text)
     else:
-        from relutrim.report.tables import show_stability
+        from relutrim.report.tables import console, show_stability
 
-        show_stability(stability, _console())
-    _stop_if_interrupted(stability)
+        show_stability(stability, console())
+    if stability.interrupted:
+        raise click.exceptions.Exit(_say("interrupted; undecided neurons are unknown", INTERRUPTED))
 
 
 @commands.command(cls=ManyNumbers)
@@ -204,25 +226,24 @@ def compress(
     from relutrim.formats import check_writable
     from relutrim.report.json import compression_json, dumps, model_json
 
-    _keep_apart(model, out)
+    _keep_apart(out, model, options)
     check_writable(out)
     network, arguments = _prepared(model, options)
+    source = model_json(network, model)
     from relutrim.compression import compress_network
 
     with _progress(as_json) as progress:
         result = compress_network(
             network, progress=progress, rewrites=rewrites, tolerance=tolerance, evidence=evidence, **arguments
         )
-    _stop_if_interrupted(result.stability)
     result.save(out)
     if as_json:
-        click.echo(dumps(compression_json(result, model_json(network, model), details=details)))
+        click.echo(dumps(compression_json(result, source, details=details)))
     else:
-        from relutrim.report.tables import show_compression
+        from relutrim.report.tables import console, show_compression
 
-        console = _console()
-        show_compression(result, console)
-        console.print(f"written: {out}")
+        show_compression(result, console())
+        click.echo(f"written: {one_line(str(out))}")
 
 
 @commands.command()
@@ -238,60 +259,64 @@ def demo(output: Path) -> None:
     from relutrim.compression import compress as run
     from relutrim.domain import Box
     from relutrim.examples import demo_model
-    from relutrim.report.tables import show_compression
+    from relutrim.formats import check_writable
+    from relutrim.report.tables import console, show_compression
 
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"the folder cannot be made ({error.strerror})", where=str(output)) from None
-    console = _console()
-    console.print(
-        "An MNIST classifier 784-100-100-10, trained with l1 regularisation; all inputs in [0, 1].\n"
-    )
+    target = output / "mnist_2x100_smaller.onnx"
+    check_writable(target)
+    click.echo("An MNIST classifier 784-100-100-10, trained with l1 regularisation; all inputs in [0, 1].\n")
     with _progress(False) as progress:
         result = run(demo_model(), Box(0, 1), progress=progress)
-    target = output / "mnist_2x100_smaller.onnx"
     result.save(target)
-    show_compression(result, console)
-    console.print(f"written: {target}")
+    show_compression(result, console())
+    click.echo(f"written: {one_line(str(target))}")
 
 
 def _prepared(model: Path, options: dict[str, Any]) -> tuple[Network, dict[str, Any]]:
     """The network, and the keyword arguments of an analysis, from a command's options."""
-    from relutrim.formats import as_network, load
+    from relutrim.formats import as_network
 
     limit = options["time_limit"]
     if limit is not None and not limit >= 0:
         raise InputError(f"a time limit of {limit:g} seconds makes no sense; it must not be negative")
-    network = as_network(load(model, arch=options.pop("arch")), output_relu=options.pop("output_relu"))
+    network = as_network(_loaded(model, options.pop("arch")), output_relu=options.pop("output_relu"))
     domain = take_domain(options, network)
     path = options.pop("data")
     data = None if path is None else read_array(path)
     return network, {"domain": domain, "data": data, **options}
 
 
-def _keep_apart(model: Path, output: Path | None) -> None:
-    """Input models are never changed, so no output may take the place of one."""
-    if output is not None and output.exists() and model.exists() and output.samefile(model):
-        raise InputError("the output would replace the input model; choose another name", where=str(output))
+def _loaded(model: Path, arch: str | None) -> Network:
+    """The network. A factory may lie in the current folder, where Python looks only for ``python -m``."""
+    from relutrim.formats import load
+
+    if arch is None or arch.startswith("mlp:"):
+        return load(model, arch=arch)
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        return load(model, arch=arch)
+    finally:
+        sys.path.remove(here)
 
 
-def _stop_if_interrupted(stability: Stability) -> None:
-    if stability.interrupted:
-        click.echo("relutrim: interrupted; undecided neurons are unknown", err=True)
-        raise click.exceptions.Exit(INTERRUPTED)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+def _keep_apart(output: Path, model: Path, options: dict[str, Any]) -> None:
+    """What is read is never changed, so no output may take its place."""
+    for path in (model, options["data"], options["center"], options["vnnlib"], *options["constraint"]):
+        if path is not None and path.exists() and output.exists() and output.samefile(path):
+            raise InputError(
+                f"the output would replace the input {path}; choose another name", where=str(output)
+            )
 
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Progress | None]:
     """A bar on stderr that shows the stage and how many neurons are decided; none where nobody watches."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -72,12 +73,14 @@ class ManyNumbers(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Repeat the option before each of its numbers, which is how click wants to see it."""
         spread: list[str] = []
-        option: str | None = None
-        for position, argument in enumerate(args):
-            if option is not None and args[position - 1] != option and _is_number(argument):
-                spread.append(option)
-            elif not _is_number(argument):
-                option = argument if argument in _MANY else None
+        option, fed = "", False
+        for argument in args:
+            if option and _is_number(argument):
+                spread += [option] if fed else []
+                fed = True
+            else:
+                name, _, value = argument.partition("=")
+                option, fed = name if name in _MANY else "", bool(value)
             spread.append(argument)
         return super().parse_args(ctx, spread)
 
@@ -108,12 +111,12 @@ def take_domain(options: dict[str, Any], network: Network) -> Domain:
     for low, high in given["sum_between"]:
         domain = domain.sum_between(low, high)
     for path in given["constraint"]:
-        domain = _constrained(domain, path)
+        domain = _constrained(domain, path, network)
     return domain
 
 
 def _base(kind: str, given: dict[str, Any], network: Network) -> Domain:
-    from relutrim.domain import Ball, Box, NormalizedBox
+    from relutrim.domain import Box, NormalizedBox
 
     if kind == "box":
         return Box(*given["box"])
@@ -125,8 +128,24 @@ def _base(kind: str, given: dict[str, Any], network: Network) -> Domain:
     if kind == "center":
         if given["radius"] is None:
             raise InputError("--center needs --radius")
-        return Ball(read_array(given["center"]), given["radius"])
+        return _around(given["center"], given["radius"], network)
     return _from_vnnlib(given["vnnlib"], network)
+
+
+def _around(path: Path, radius: float, network: Network) -> Domain:
+    from relutrim.domain import Ball
+
+    center = read_array(path)
+    if center.size not in (1, network.input.size):
+        raise DomainError(
+            f"it holds {center.size} numbers of shape {center.shape}, and the network's input of shape "
+            f"{network.input.shape} has {network.input.size}; give one input",
+            where=str(path),
+        )
+    try:
+        return Ball(_exact(center, path), radius)
+    except DomainError as error:
+        raise error.at(str(path)) from None
 
 
 def _from_vnnlib(path: Path, network: Network) -> Domain:
@@ -142,10 +161,17 @@ def _from_vnnlib(path: Path, network: Network) -> Domain:
     return domain
 
 
-def _constrained(domain: Domain, path: Path) -> Domain:
-    arrays = read_arrays(path, ("A", "lo", "hi"))
+def _constrained(domain: Domain, path: Path, network: Network) -> Domain:
+    matrix, low, high = (_exact(array, path) for array in read_arrays(path, ("A", "lo", "hi")))
+    width = matrix.shape[-1] if matrix.ndim else 1
+    if width not in (1, network.input.size):
+        raise DomainError(
+            f"A has {width} columns, and the network has {network.input.size} inputs; one column per input "
+            "is needed",
+            where=str(path),
+        )
     try:
-        return domain.constrain(arrays["A"], arrays["lo"], arrays["hi"])
+        return domain.constrain(matrix, low, high)
     except DomainError as error:
         raise error.at(str(path)) from None
 
@@ -162,15 +188,19 @@ def read_array(path: Path) -> npt.NDArray[np.generic]:
         array = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise InputError("there is no such file", where=str(path)) from None
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"this is not a plain .npy array ({error})", where=str(path)) from None
+    except (OSError, ValueError, EOFError, MemoryError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"this is no plain .npy array ({_reason(error)}); use numpy.save", where=str(path)
+        ) from None
     if not isinstance(array, np.ndarray):
         array.close()
         raise InputError("this is an archive of several arrays; give a .npy file with one", where=str(path))
     return _real(array, path)
 
 
-def read_arrays(path: Path, names: Sequence[str]) -> dict[str, npt.NDArray[np.generic]]:
+def read_arrays(path: Path, names: Sequence[str]) -> list[npt.NDArray[np.generic]]:
     """Named arrays of real numbers from a ``.npz`` file; nothing is unpickled, and nothing unpacks beyond the
     size limit.
     """
@@ -189,19 +219,49 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, npt.NDArray[np.ge
                     f"it holds {', '.join(archive.files) or 'nothing'}; {', '.join(missing)} is missing",
                     where=str(path),
                 )
-            return {name: _real(archive[name], path) for name in names}
+            return [_real(archive[name], path) for name in names]
     except FileNotFoundError:
         raise InputError("there is no such file", where=str(path)) from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        MemoryError,
+        RuntimeError,
+        zlib.error,
+        zipfile.BadZipFile,
+    ) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"this is not a plain .npz archive ({error})", where=str(path)) from None
+        raise InputError(
+            f"this is no plain .npz archive ({_reason(error)}); use numpy.savez", where=str(path)
+        ) from None
+
+
+def _reason(error: BaseException) -> str:
+    """What numpy says, without its advice to unpickle."""
+    return str(error).partition(". ")[0]
 
 
 def _real(array: npt.NDArray[np.generic], path: Path) -> npt.NDArray[np.generic]:
     if array.dtype.kind not in "fiub":
         raise InputError(f"it holds {array.dtype} values; real numbers are needed", where=str(path))
     return array
+
+
+def _exact(array: npt.NDArray[np.generic], path: Path) -> npt.NDArray[np.float64]:
+    """The same numbers in float64, in which domains are kept; what would be rounded is refused."""
+    import numpy as np
+
+    double = array.astype(np.float64)
+    whole = array.dtype.kind in "iu"
+    lost = np.abs(double) >= 2.0**53 if whole else (double != array) & ~np.isnan(double)
+    if lost.any():
+        raise InputError(
+            f"it holds {array.dtype} numbers that float64 cannot hold exactly; save it as float64",
+            where=str(path),
+        )
+    return double
 
 
 def _is_number(text: str) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relutrim.analysis import analyze_network
-from relutrim.domain.domain import Domain, Problem
+from relutrim.analysis import analyze_network, shape_of
+from relutrim.domain.domain import Domain
 from relutrim.errors import InputError
 from relutrim.network.graph import Network
 from relutrim.prove.stability import Stability
@@ -28,9 +29,9 @@ class Deviation:
     """How far the compressed network is from the original, at the outputs before any tail.
 
     ``proven`` holds on the whole domain in real arithmetic for the weights as stored; it is None where
-    verdicts weaker than a proof were used. ``proven_float64`` is the same for the float64 network in memory.
-    The others were observed on samples, in float32: the difference between both networks, and the original's
-    own rounding error.
+    verdicts weaker than a proof were allowed, or where the file's type cannot hold a weight.
+    ``proven_float64`` is the same for the float64 network in memory. The others were observed on samples, in
+    float32: the difference between both networks, and the original's own rounding error.
     """
 
     proven: float | None
@@ -98,12 +99,13 @@ def compress(
 
     ``model`` is a path, an ``nn.Module`` or a :class:`Network`; it is never changed. ``rewrites``: ``all``,
     or ``leo++`` for the paper's algorithm. ``evidence`` is the weakest that a rewrite may rest on; anything
-    but ``proof`` gives up the guarantee. The other options are those of :func:`relutrim.analyze`.
+    but ``proof`` gives up the guarantee. The other options are those of :func:`relutrim.analyze`. Ctrl-C is
+    a ``KeyboardInterrupt``: a network that is half compressed is of use to nobody.
     """
     from relutrim.formats import as_network
 
     result = compress_network(
-        as_network(model, output_relu=output_relu),
+        as_network(model, output_relu=output_relu, input_shape=shape_of(domain)),
         domain,
         data=data,
         tolerance=tolerance,
@@ -142,6 +144,8 @@ def compress_network(
     if evidence not in EVIDENCE:
         raise InputError(f"there is no evidence {evidence!r}; choose one of {', '.join(EVIDENCE)}")
     stability = analyze_network(network, domain, data=data, **analysis)
+    if stability.interrupted:
+        raise KeyboardInterrupt
     weakest = EVIDENCE[evidence]
     result = rewrite(network, stability, rewrites=rewrites, weakest=weakest)
     proved = weakest == Evidence.PROOF
@@ -154,7 +158,7 @@ def compress_network(
         stability=stability,
         steps=result.steps,
         deviation=Deviation(
-            result.deviation_stored if proved else None,
+            result.deviation_stored if proved and math.isfinite(result.deviation_stored) else None,
             result.deviation if proved else None,
             observed,
             own,
@@ -180,7 +184,7 @@ def _observe(original: Network, stored: Network, stability: Stability, data: Any
     """
     import torch
 
-    points = _samples(stability.problem, stability, data)
+    points = _samples(original, stability, data)
     single = points.to(torch.float32)
     if original.dtype == "float64":
         single = points
@@ -193,26 +197,25 @@ def _observe(original: Network, stored: Network, stability: Stability, data: Any
     return float(difference), float(own), len(points)
 
 
-def _samples(problem: Problem, stability: Stability, data: Any) -> Tensor:
-    """Inputs of the original network (behind the normalisation, if there is one)."""
+def _samples(original: Network, stability: Stability, data: Any) -> Tensor:
+    """Inputs of the original network (behind the normalisation, if there is one). Data outside the domain
+    says nothing.
+    """
     import torch
 
     from relutrim.analysis import as_rows
 
+    problem = stability.problem
     region = problem.region()
     generator = torch.Generator().manual_seed(1)
     parts = [region.sample(_SAMPLES, generator), torch.as_tensor(stability.witnesses[:_SAMPLES])]
     rows = as_rows(data, problem)
     if rows is not None:
-        parts.append(rows[:_SAMPLES].to(torch.float64))
+        first = rows[:_SAMPLES].to(torch.float64)
+        parts.append(first[region.inside(first)])
     points = torch.cat(parts)
-    first = problem.network.nodes[0] if problem.network.nodes else None
-    if (
-        problem.network.input.name.endswith(".raw")
-        and first is not None
-        and first.inputs == (problem.network.input.name,)
-    ):
-        points = first.operator.forward([points.reshape(len(points), *problem.network.input.shape)]).flatten(
-            1
-        )
-    return points
+    if problem.network.input.name == original.input.name:
+        return points
+    return problem.network.run(points, until=[original.input.name])[original.input.name].reshape(
+        len(points), -1
+    )

@@ -8,6 +8,18 @@ raised without parsing text.
 from __future__ import annotations
 
 
+def one_line(text: str) -> str:
+    """Text on a single line and without control characters: names in files may hold anything.
+
+    >>> one_line("a name\\n  on two lines, \\x1b[1min bold")
+    'a name on two lines, \\\\x1b[1min bold'
+    """
+    joined = " ".join(line.strip() for line in text.splitlines())
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in joined
+    )
+
+
 class RelutrimError(Exception):
     """Base of everything relutrim raises on purpose."""
 

@@ -40,9 +40,14 @@ def gamma(terms: int) -> float:
 
 
 def widen_down(value: Tensor, radius: Tensor) -> Tensor:
-    """A float at most ``value - radius``; ``value`` itself, unchanged, where the radius is exactly 0."""
+    """A float at most ``value - radius``; ``value`` itself, unchanged, where the radius is exactly 0.
+
+    NaN where ``value`` overflowed upwards: the real number may be finite, so not even the largest float is
+    safe.
+    """
     import torch
 
+    value = value.where(value != torch.inf, torch.full_like(value, torch.nan))
     lowered = torch.nextafter(value - radius, torch.full_like(value, -torch.inf))
     return torch.where(radius == 0, value, lowered)
 

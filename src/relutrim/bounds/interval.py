@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,6 +13,9 @@ from relutrim.bounds.values import Interval
 from relutrim.network.graph import Network, Node
 from relutrim.network.operators import Linear
 from relutrim.rounding import gamma
+
+if TYPE_CHECKING:
+    from relutrim.prove.deadline import Deadline
 
 
 def input_interval(network: Network, box: Interval) -> Interval:
@@ -25,11 +29,14 @@ def node_interval(node: Node, values: dict[str, Interval]) -> Interval:
     return node.operator.interval([values[name] for name in node.inputs])
 
 
-def settle_ties(node: Node, values: dict[str, Interval], found: Interval) -> Interval:
+def settle_ties(
+    node: Node, values: dict[str, Interval], found: Interval, deadline: Deadline | None = None
+) -> Interval:
     """Decide in rational arithmetic those ends that are too close to 0 for float64.
 
     A sum such as 2 - 1 - 1 is exactly 0 and so a proof, but its rounding radius is not. Only linear nodes,
-    and only ends within the radius, of which a trained network has next to none.
+    and only ends within the radius, of which a trained network has next to none; those that the deadline
+    leaves stay as they are.
     """
     operator = node.operator
     if not isinstance(operator, Linear) or found.lo.ndim != 2:
@@ -43,6 +50,8 @@ def settle_ties(node: Node, values: dict[str, Interval], found: Interval) -> Int
         return found
     lo, hi = found.lo.clone(), found.hi.clone()
     for row in rows:
+        if deadline is not None and deadline.passed:
+            break
         low, high = operator.exact_extremes(row, *ends)
         lo[0, row], hi[0, row] = _float_below(low), -_float_below(-high)
     return found.meet(Interval(lo, hi))

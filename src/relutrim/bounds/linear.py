@@ -10,6 +10,10 @@ costs, at each affine node, at most ``gamma |A'| (|W| m + |b|)`` where ``m`` bou
 node's input on the domain; at each ReLU at most ``|A|`` times the radius of its relaxation. These are dot
 products with one vector per node, so the whole proof costs little more than the bound itself. Forms that are
 exactly zero somewhere add exactly nothing there.
+
+Underflow hides in three places: a coefficient that underflows is off by up to ``ETA / 2`` and stands before a
+value of any size; a radius that underflows is lost before it meets a coefficient of any size; and so is the
+product of both. The first and the last are charged once per node, the second is added to the radius.
 """
 
 from __future__ import annotations
@@ -65,14 +69,14 @@ class Backward:
 
     def neurons(self, target: str, index: Tensor, sign: float, slopes: Slopes) -> Bounded:
         """Lower bounds of ``sign * value[index]`` of a node: flat indices, ``sign`` +1 or -1."""
-        node = self.network[target]
+        operator = self.network[target].operator if target in self.network else None
         count = int(index.shape[0])
         like = self.values[self.network.input.name].lo
         state = _Pass(count, like, self.values)
-        if isinstance(node.operator, Linear) and len(self.network.shapes[target]) == 1:
+        if isinstance(operator, Linear) and len(self.network.shapes[target]) == 1:
             # A unit form times W is a row of W: no product, no rounding.
-            state.add(node.inputs[0], sign * node.operator.forward_rows(index, like))
-            state.constant = sign * node.operator.bias_of(index, like)
+            state.add(self.network[target].inputs[0], sign * operator.forward_rows(index, like))
+            state.constant = sign * operator.bias_of(index, like)
             state.total = state.constant.abs()
         else:
             forms = like.new_zeros(count, self.network.size(target))
@@ -126,7 +130,9 @@ class Backward:
         negative = forms.clamp(max=0).flatten(1)
         terms = negative.shape[1]
         state.shift(negative @ relaxation.intercept.flatten())
-        state.charge(forms, relaxation.radius + gamma(terms) * relaxation.intercept, 2 * terms * ETA)
+        radius = relaxation.radius + gamma(terms) * relaxation.intercept
+        radius = radius + torch.where(relaxation.unstable, 2 * ETA, torch.zeros_like(radius))
+        state.charge(forms, radius, 2 * terms * ETA + ETA * float(relaxation.reach.sum()))
         state.add(node.inputs[0], forms * slope)
 
     def _affine_radius(self, node: Node, operator: Affine) -> tuple[Tensor, float]:
@@ -136,12 +142,18 @@ class Backward:
         if node.name not in self._radii:
             reach = [self.values[name].magnitude for name in node.inputs]
             radius = reach[0].new_zeros(1, *self.network.shapes[node.name])
-            if operator.terms:
-                radius = gamma(operator.terms) * operator.magnitude(reach)
+            terms = operator.terms
+            if terms:
+                # The constant a . b sums over all entries of the value, which may be more than `terms`.
+                size = self.network.size(node.name)
+                radius = gamma(terms) * operator.magnitude(reach) + terms * ETA
+                if size > terms:
+                    radius = radius + gamma(size) * operator.magnitude([torch.zeros_like(m) for m in reach])
+                    terms = size
             fuzz = operator.fuzz(reach)
             if fuzz is not None:
                 radius = radius + fuzz
-            underflow = operator.terms * ETA * (2 + float(sum(m.sum() for m in reach)))
+            underflow = terms * ETA * (2 + float(sum(m.sum() for m in reach)))
             self._radii[node.name] = radius, underflow
         return self._radii[node.name]
 
@@ -169,7 +181,8 @@ class _Pass:
         """
         if name in self.waiting:
             forms = self.waiting[name] + forms
-            self.charge(forms, 2 * UNIT * self.values[name].magnitude, 0.0)
+            radius = 2 * UNIT * self.values[name].magnitude + ETA
+            self.charge(forms, radius, radius.numel() * ETA)
         self.waiting[name] = forms
 
     def shift(self, constants: Tensor) -> None:
@@ -181,6 +194,7 @@ class _Pass:
         """Add ``|forms| . radius``, and the underflow where a form is not exactly zero."""
         size = forms.abs().flatten(1)
         cost = size @ radius.flatten()
-        if underflow:
-            cost = cost + underflow * (size.amax(1) > 0 if size.shape[1] else torch.zeros_like(cost))
+        if underflow and size.shape[1]:
+            # Not `underflow * (some > 0)`: a bool times a Python number is float32, where ETA is 0.
+            cost = cost + torch.where(size.amax(1) == 0, torch.zeros_like(cost), underflow)
         self.radius = self.radius + cost

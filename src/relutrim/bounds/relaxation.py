@@ -36,16 +36,16 @@ class Slope(Enum):
 @dataclass(frozen=True, eq=False)
 class Relaxation:
     """Slopes of the lower and upper line, the upper line's intercept, and the rounding they bring per unit of
-    coefficient.
+    coefficient; ``reach`` is the magnitude of what a rounded coefficient stands before, 0 where none rounds.
 
     Only where ``unstable`` may the lower slope be replaced by any other number in [0, 1].
     """
 
     unstable: Tensor
-
     lower_slope: Tensor
     upper_slope: Tensor
     intercept: Tensor
+    reach: Tensor
     radius: Tensor
 
 
@@ -73,5 +73,5 @@ def relax(pre: Interval, slope: Slope) -> Relaxation:
             lower = torch.ones_like(lo)
     lower = torch.where(unstable, lower, upper)
     # coefficient * slope rounds once, then stands before y, which is at most max(-lo, hi) in size.
-    rounding = torch.where(unstable, 4 * UNIT * torch.maximum(-lo, hi), torch.zeros_like(lo))
-    return Relaxation(unstable, lower, upper, intercept, rounding)
+    reach = torch.where(unstable, torch.maximum(-lo, hi), torch.zeros_like(lo))
+    return Relaxation(unstable, lower, upper, intercept, reach, 4 * UNIT * reach)

@@ -223,8 +223,8 @@ def Ball(center: Numbers, radius: float) -> Domain:
         raise DomainError(f"a radius of {radius} makes no box; it must be finite and not negative")
     low, high = middle - radius, middle + radius
     # The rounding error of a float sum is itself a float (Knuth's TwoSum); its sign says which way to step.
-    low = np.where(_two_sum_error(middle, -radius, low) < 0, np.nextafter(low, -np.inf), low)
-    high = np.where(_two_sum_error(middle, radius, high) > 0, np.nextafter(high, np.inf), high)
+    low = np.where(_two_sum_error(middle, -radius, low) >= 0, low, np.nextafter(low, -np.inf))
+    high = np.where(_two_sum_error(middle, radius, high) <= 0, high, np.nextafter(high, np.inf))
     return replace(Box(low, high), origin="ball")
 
 

@@ -78,17 +78,26 @@ class Region:
         reduced = forms - multipliers @ self.rows
         points = torch.where(reduced > 0, self.lo, self.hi)
         if self.rows.shape[0] == 1:
-            # At the optimum one coordinate, the one whose reduced cost vanishes, lies between its ends.
-            row = self.rows[0]
-            usable = (row != 0) & (self.hi > self.lo)
-            critical = reduced.abs().masked_fill(~usable, torch.inf).argmin(1, keepdim=True)
-            gap = self._target(points @ row, 0) - points @ row
-            step = gap[:, None] / row[critical]
-            moved = (points.gather(1, critical) + step).clamp(self.lo[critical], self.hi[critical])
-            points = points.scatter(
-                1, critical, torch.where(torch.isfinite(moved), moved, points.gather(1, critical))
-            )
+            points = self._fill(points, forms, reduced, multipliers)
         return self.project(points)
+
+    def _fill(self, points: Tensor, forms: Tensor, reduced: Tensor, multipliers: Tensor) -> Tensor:
+        """At the optimum of one constraint, the coordinates whose reduced cost vanishes (mostly just one) lie
+        between their ends, such that the constraint holds with equality where its multiplier is not zero.
+        """
+        row = self.rows[0]
+        usable = (row != 0) & (self.hi > self.lo)
+        cost = reduced.abs().masked_fill(~usable, torch.inf)
+        free = cost <= 1e-12 * (forms.abs() + (multipliers * row).abs())
+        free |= (cost <= cost.amin(1, keepdim=True)) & (multipliers != 0)
+        free &= usable
+        start = torch.where(free, torch.where(row > 0, self.lo, self.hi), points)
+        end = torch.where(free, torch.where(row > 0, self.hi, self.lo), points)
+        low, high = self._inset_ends(0)
+        force = multipliers[:, 0]
+        target = torch.where(force > 0, low, torch.where(force < 0, high, (start @ row).clamp(low, high)))
+        share = ((target - start @ row) / ((end - start) @ row)).clamp(0, 1)[:, None]
+        return torch.where(free & torch.isfinite(share), start + share * (end - start), points)
 
     def project(self, points: Tensor) -> Tensor:
         """Points moved into the region, or near it where the constraints resist; ask :meth:`inside` before
@@ -96,8 +105,11 @@ class Region:
         """
         points = points.clamp(self.lo, self.hi)
         for _ in range(1 if self.rows.shape[0] <= 1 else 5 * self.rows.shape[0]):
+            before = points
             for j in range(self.rows.shape[0]):
                 points = self._onto(points, j)
+            if torch.equal(points, before):
+                break
         return points
 
     def inside(self, points: Tensor) -> Tensor:
@@ -106,6 +118,8 @@ class Region:
         if self.constrained:
             values = points @ self.rows.T
             radius = gamma(self.size) * (points.abs() @ self.rows.abs().T) + self.size * ETA
+            some = (points != 0).to(points) @ (self.rows != 0).to(points).T
+            radius = radius.where(some > 0, torch.zeros_like(radius))
             good &= ((values - radius >= self.lower_ends) & (values + radius <= self.upper_ends)).all(1)
         return good
 
@@ -171,10 +185,15 @@ class Region:
 
     def _target(self, values: Tensor, j: int) -> Tensor:
         """The nearest value to ``values`` that keeps a small distance from the ends of constraint ``j``."""
+        low, high = self._inset_ends(j)
+        return values.clamp(low, high)
+
+    def _inset_ends(self, j: int) -> tuple[Tensor, Tensor]:
+        """The ends of constraint ``j``, moved inward far enough for rounding not to lead outside."""
         low, high = self.lower_ends[j], self.upper_ends[j]
         reach = self.rows[j].abs() @ self.lo.abs().maximum(self.hi.abs())
         inset = torch.minimum(1e-10 * reach, (high - low) / 4)
-        return values.clamp(low + inset, high - inset)
+        return low + inset, high - inset
 
     def _onto(self, points: Tensor, j: int) -> Tensor:
         """Points pushed along row ``j`` and clipped to the box until the constraint holds: bisection on the
@@ -183,7 +202,7 @@ class Region:
         row = self.rows[j]
         target = self._target(points @ row, j)
         off = (target != points @ row).nonzero()[:, 0]
-        if not off.numel():
+        if not off.numel() or not bool(row.any()):
             return points
         moving, target = points[off], target[off]
         width = (self.hi - self.lo).max() / row.abs()[row != 0].min()

@@ -15,9 +15,9 @@ WRITABLE = (".onnx", ".pt", ".pt2")
 
 
 def suffix(path: Path) -> str:
-    """The ending that decides the format, with a ``.gz`` behind it if there is one."""
-    endings = path.suffixes[-2:]
-    return "".join(endings).lower() if endings[-1:] == [".gz"] else path.suffix.lower()
+    """The ending that decides the format, in lower case, with a ``.gz`` behind it if there is one."""
+    endings = [ending.lower() for ending in path.suffixes[-2:]]
+    return "".join(endings if endings[-1:] == [".gz"] else endings[-1:])
 
 
 def load(path: str | Path, *, arch: str | None = None) -> Network:
@@ -31,7 +31,8 @@ def load(path: str | Path, *, arch: str | None = None) -> Network:
     try:
         return _load(path, arch)
     except RelutrimError as error:
-        raise error if error.where and str(path) in error.where else error.at(str(path)) from None
+        named = (error.where or "").startswith(str(path))
+        raise error if named else error.at(str(path)) from None
 
 
 def _load(path: Path, arch: str | None) -> Network:
@@ -101,8 +102,12 @@ def check_writable(path: Path) -> None:
     check_target(path)
 
 
-def as_network(model: Any, *, output_relu: bool = False) -> Network:
-    """A path, an ``nn.Module`` or a :class:`Network`, as a network."""
+def as_network(
+    model: Any, *, output_relu: bool = False, input_shape: tuple[int, ...] | None = None
+) -> Network:
+    """A path, an ``nn.Module`` or a :class:`Network`, as a network; ``input_shape`` is for modules, which do
+    not tell theirs.
+    """
     from relutrim.network.graph import Network
 
     if isinstance(model, str | Path):
@@ -112,7 +117,7 @@ def as_network(model: Any, *, output_relu: bool = False) -> Network:
     else:
         from relutrim.formats.torch_read import read_module
 
-        network = read_module(model)
+        network = read_module(model, input_shape)
     if output_relu:
         from relutrim.analysis import with_output_relu
 

@@ -27,7 +27,7 @@ def read_bytes(path: Path) -> bytes:
             raise InputError("this is a directory, not a file", where=str(path))
         if path.stat().st_size > LARGEST_FILE:
             raise InputError(f"the file is larger than {LARGEST_FILE} bytes", where=str(path))
-        if path.suffix != ".gz":
+        if path.suffix.lower() != ".gz":
             return path.read_bytes()
         with gzip.open(path, "rb") as file:
             content = file.read(LARGEST_FILE + 1)
@@ -55,7 +55,9 @@ def check_target(path: Path) -> None:
         raise InputError(f"the folder {folder} does not exist; create it first", where=str(path))
     if path.is_dir():
         raise InputError("this is a directory; name a file", where=str(path))
-    if not os.access(folder, os.W_OK):
+    if path.exists() and not path.is_file():  # /dev/null, say: a file would take its place
+        raise InputError("this is not an ordinary file; name one, or a name that is free", where=str(path))
+    if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"the folder {folder} cannot be written to", where=str(path))
 
 
@@ -65,7 +67,7 @@ def replacing(path: Path) -> Iterator[Path]:
     check_target(path)
     folder = path.parent
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=folder)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name[:50]}.", suffix=path.suffix, dir=folder)
     except OSError as error:
         raise InputError(
             f"the folder {folder} cannot be written to ({error.strerror})", where=str(path)

@@ -57,16 +57,16 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a state dict; nothing in the file is run."""
     where = str(path)
     if not path.is_file():
-        raise InputError("there is no such file", where=where)
+        what = "this is a directory, not a file" if path.is_dir() else "there is no such file"
+        raise InputError(what, where=where)
     _refuse_bombs(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         # Torch's message tells how to load the file all the same, which is the wrong advice here.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(
             "this is not a state dict, or it holds Python objects, which could run code and are not loaded "
-            f"({type(error).__name__}: {reason[:200]}); save torch.save(model.state_dict(), ...)",
+            f"({type(error).__name__}); save torch.save(model.state_dict(), ...)",
             where=where,
         ) from None
     if not isinstance(state, Mapping):
@@ -193,8 +193,10 @@ def _from_factory(state: dict[str, Tensor], arch: str, input_shape: tuple[int, .
         )
     try:
         factory = getattr(importlib.import_module(home), name)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"the architecture {arch!r} cannot be imported ({error})") from error
+    except Exception as error:  # the module is the caller's code and may fail in any way
+        raise InputError(
+            f"the architecture {arch!r} cannot be imported ({type(error).__name__}: {error})"
+        ) from error
     try:
         module = factory()
     except Exception as error:

@@ -187,7 +187,7 @@ class Network:
         import torch
 
         values = self.run(x)
-        return torch.cat([values[source].flatten(1) for source in self.sources], dim=1)
+        return torch.cat([values[name].reshape(len(x), self.size(name)) for name in self.sources], dim=1)
 
     def edit(self, *, change: Mapping[str, Node | None] | None = None, **fields: Any) -> Network:
         """A copy in which nodes are replaced (or, with None, removed) and fields changed."""

@@ -79,27 +79,25 @@ class Cascade:
         for batch in data:
             if self.deadline.passed:
                 break
-            counted += self.witnesses.observe(batch.to(self.region.lo).reshape(len(batch), -1))
+            counted += self.witnesses.observe(batch.to(self.region.lo).reshape(len(batch), self.region.size))
             self._report("data")
         return counted
 
     def bound(self, *, search: bool) -> None:
         """Linear bounds, layer by layer; with ``search`` their minimisers are tried as witnesses."""
-        for node in self.network.nodes:
+        for name in (self.network.input.name, *(node.name for node in self.network.nodes)):
             if self.deadline.passed:
                 return
-            self._refresh(node)
-            relus = [
-                reader for reader in self.network.readers(node.name) if isinstance(reader.operator, Relu)
-            ]
+            self._refresh(name)
+            relus = [reader for reader in self.network.readers(name) if isinstance(reader.operator, Relu)]
             if relus:
-                self._tighten(node, relus[0], search)
+                self._tighten(name, relus[0], search)
                 self._report("bounds")
 
     def _gradients(self) -> None:
         """Quick gradient rounds for all missing states."""
         for steps in (8, 24):
-            self._attack(partial(climb, self.network, self.region, steps=steps))
+            self._attack(partial(climb, self.network, self.region, steps=steps, deadline=self.deadline))
 
     def _sharpen(self) -> None:
         """If anything is undecided: every slope for every neuron that intervals leave open, not only the
@@ -111,11 +109,11 @@ class Cascade:
         if not open_layers:
             return
         for node in self.network.nodes:
-            self._refresh(node)
+            self._refresh(node.name)
             for relu in self.network.readers(node.name):
-                if isinstance(relu.operator, Relu) and self._has_relu_before(node):
+                if isinstance(relu.operator, Relu) and self._has_relu_before(node.name):
                     for slope in (Slope.ADAPTIVE, Slope.ZERO, Slope.CHORD):
-                        self._corners(node, relu, self._loose(node), slope)
+                        self._corners(node.name, relu, self._loose(node.name), slope)
             if self.deadline.passed or open_layers[-1] in self.network.readers(node.name):
                 return
 
@@ -152,7 +150,7 @@ class Cascade:
 
     def undecided(self, relu: Node) -> Tensor:
         """Which neurons of a ReLU are neither proved stable nor shown unstable."""
-        return self._loose(self.network[relu.inputs[0]]) & ~self.witnesses.seen[relu.name].both
+        return self._loose(relu.inputs[0]) & ~self.witnesses.seen[relu.name].both
 
     def _intervals(self) -> None:
         """Ranges of every value by intervals alone: the frame for everything else, and quick even for large
@@ -160,29 +158,31 @@ class Cascade:
         """
         self.values[self.network.input.name] = input_interval(self.network, self.region.box())
         for node in self.network.nodes:
-            self.values[node.name] = settle_ties(node, self.values, node_interval(node, self.values))
+            found = node_interval(node, self.values)
+            self.values[node.name] = settle_ties(node, self.values, found, self.deadline)
 
-    def _refresh(self, node: Node) -> None:
-        """What tighter bounds before a node say about it."""
-        self.values[node.name] = self.values[node.name].meet(node_interval(node, self.values))
+    def _refresh(self, name: str) -> None:
+        """What tighter bounds before a value say about it."""
+        if name in self.network:
+            self.values[name] = self.values[name].meet(node_interval(self.network[name], self.values))
 
-    def _tighten(self, node: Node, relu: Node, search: bool) -> None:
-        """Linear bounds for the neurons of ``relu``, which reads ``node``."""
-        if search or not self._interval_is_exact(node):
-            self._corners(node, relu, self._loose(node), Slope.ADAPTIVE, search=search)
-        if not self._has_relu_before(node):
+    def _tighten(self, name: str, relu: Node, search: bool) -> None:
+        """Linear bounds for the neurons of ``relu``, which reads the value ``name``."""
+        if search or not self._interval_is_exact(name):
+            self._corners(name, relu, self._loose(name), Slope.ADAPTIVE, search=search)
+        if not self._has_relu_before(name):
             return
         for slope in (Slope.ZERO, Slope.ONE, Slope.CHORD):
             if self.deadline.passed:
                 return
-            self._corners(node, relu, self.undecided(relu), slope, search=search)
+            self._corners(name, relu, self.undecided(relu), slope, search=search)
 
-    def _loose(self, node: Node) -> Tensor:
+    def _loose(self, name: str) -> Tensor:
         """Which entries of a value have ranges that hold both signs."""
-        pre = self.values[node.name]
+        pre = self.values[name]
         return ~((pre.lo >= 0) | (pre.hi <= 0)).flatten()
 
-    def _corners(self, node: Node, relu: Node, which: Tensor, slope: Slope, *, search: bool = True) -> None:
+    def _corners(self, name: str, relu: Node, which: Tensor, slope: Slope, *, search: bool = True) -> None:
         """Bound the neurons ``which`` from both sides, and try the minimisers where a state is still
         missing.
         """
@@ -191,8 +191,8 @@ class Cascade:
             for index in torch.split(which.nonzero()[:, 0], _ROWS):
                 if self.deadline.passed:
                     return
-                bounded = self.backward.neurons(node.name, index, sign, slope)
-                self._improve(node.name, index, sign, bounded.lower)
+                bounded = self.backward.neurons(name, index, sign, slope)
+                self._improve(name, index, sign, bounded.lower)
                 wanted = (missing[index] < 0) & (bounded.lower < 0)
                 if search and bool(wanted.any()):
                     self.witnesses.observe(self.region.minimisers(bounded.forms[wanted]))
@@ -232,31 +232,31 @@ class Cascade:
             torch.cat(starts) if starts else like.new_zeros(0, self.region.size),
         )
 
-    def _interval_is_exact(self, node: Node) -> bool:
+    def _interval_is_exact(self, name: str) -> bool:
         """On a plain box, the range of one linear layer of the inputs is what interval arithmetic says."""
         if self.region.constrained:
             return False
         linear = 0
-        while node.name != self.network.input.name:
+        while name in self.network:
+            node = self.network[name]
             linear += isinstance(node.operator, Linear)
             if not isinstance(node.operator, Linear | Reshape | Scale) or linear > 1:
                 return False
-            if node.inputs[0] == self.network.input.name:
-                return True
-            node = self.network[node.inputs[0]]
+            name = node.inputs[0]
         return True
 
-    def _has_relu_before(self, node: Node) -> bool:
+    def _has_relu_before(self, name: str) -> bool:
         """Whether any relaxation is involved, so that another slope could help."""
-        waiting, known = [node], set()
+        waiting, known = [name], {name}
         while waiting:
             current = waiting.pop()
-            if isinstance(current.operator, Relu):
+            if current not in self.network:
+                continue
+            node = self.network[current]
+            if isinstance(node.operator, Relu):
                 return True
-            for name in current.inputs:
-                if name in self.network and name not in known:
-                    known.add(name)
-                    waiting.append(self.network[name])
+            waiting += [before for before in node.inputs if before not in known]
+            known.update(node.inputs)
         return False
 
     def _report(self, stage: str) -> None:

@@ -94,11 +94,18 @@ class Stability:
 
 
 def judge(
-    name: str, shape: Shape, pre: Interval, active: Tensor, inactive: Tensor, *, by_data: bool = False
+    name: str,
+    shape: Shape,
+    pre: Interval,
+    active: Tensor,
+    inactive: Tensor,
+    *,
+    by_data: Tensor | None = None,
 ) -> LayerStability:
     """Verdicts from bounds and witnesses. NaN bounds compare false, so they can only leave a neuron unknown.
 
-    With ``by_data`` a neuron that showed one state only is called stable with evidence ``data``.
+    ``by_data`` says which neurons were looked at: those of them that showed one state only, or none, are
+    called stable with evidence ``data``.
     """
     lower, upper = pre.lo.flatten().cpu().numpy(), pre.hi.flatten().cpu().numpy()
     saw_active, saw_inactive = (t.cpu().numpy() for t in (active, inactive))
@@ -114,14 +121,11 @@ def judge(
         )
     verdict = np.full(lower.shape, Verdict.UNKNOWN, dtype=np.int8)
     evidence = np.full(lower.shape, Evidence.NONE, dtype=np.int8)
-    if by_data:
-        for state, other, word in (
-            (saw_active, saw_inactive, Verdict.ACTIVE),
-            (saw_inactive, saw_active, Verdict.INACTIVE),
-        ):
-            verdict[(state >= 0) & (other < 0)] = word
-        verdict[(saw_active < 0) & (saw_inactive < 0)] = Verdict.INACTIVE
-        evidence[:] = Evidence.DATA
+    if by_data is not None:
+        observed = by_data.cpu().numpy()
+        verdict[observed & (saw_active >= 0)] = Verdict.ACTIVE
+        verdict[observed & (saw_active < 0)] = Verdict.INACTIVE
+        evidence[observed] = Evidence.DATA
     for chosen, word, why in (
         ((saw_active >= 0) & (saw_inactive >= 0), Verdict.UNSTABLE, Evidence.WITNESS),
         (on, Verdict.ACTIVE, Evidence.PROOF),

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relutrim.network.graph import Network
-from relutrim.prove.stability import LayerStability, Stability
 from relutrim.prove.verdict import Evidence, Verdict
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # these load torch, which ``relutrim inspect`` does without
     from relutrim.compression import Compression
+    from relutrim.prove.stability import LayerStability, Stability
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -33,7 +33,10 @@ def dumps(report: dict[str, Any]) -> str:
 
 def model_json(network: Network, path: Path | None = None) -> dict[str, Any]:
     """Where a model came from and how large it is."""
-    digest = hashlib.sha256(path.read_bytes()).hexdigest() if path is not None else None
+    digest = None
+    if path is not None:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {
         "path": str(path) if path is not None else None,
         "sha256": digest,

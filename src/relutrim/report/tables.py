@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Column, Table
 
+from relutrim.errors import one_line
 from relutrim.network.graph import Network
-from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # these load torch, which ``relutrim inspect`` does without
     from relutrim.compression import Compression
+    from relutrim.prove.stability import Stability
+
+_WIDTH = 10_000
+"""Wide enough that a file or a pipe gets every row on one line."""
+
+
+def console() -> Console:
+    """Standard output. Names come from files, so nothing in them is taken for markup."""
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    return Console(
+        width=None if terminal else _WIDTH,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
 
 
 def show_network(network: Network, console: Console) -> None:
     """The nodes of a network, one a line."""
-    table = Table("node", "operator", "shape", "parameters", title=None, show_edge=False)
-    table.add_row(network.input.name, "input", _shape(network.input.shape), "")
+    table = Table(_name("node"), "operator", "shape", _right("parameters"), show_edge=False)
+    table.add_row(one_line(network.input.name), "input", _shape(network.input.shape), "")
     for node in network.nodes:
         count = node.operator.parameters
         table.add_row(
-            node.name, node.operator.kind, _shape(network.shapes[node.name]), f"{count:,}" if count else ""
+            one_line(node.name),
+            node.operator.kind,
+            _shape(network.shapes[node.name]),
+            f"{count:,}" if count else "",
         )
     for output in network.outputs:
         tail = " -> ".join(step.kind for step in output.tail)
         table.add_row(
-            output.name, f"output{f' ({tail})' if tail else ''}", _shape(network.shapes[output.source]), ""
+            one_line(output.name),
+            f"output{f' ({tail})' if tail else ''}",
+            _shape(network.shapes[output.source]),
+            "",
         )
     console.print(table)
     console.print(
@@ -39,7 +63,7 @@ def show_network(network: Network, console: Console) -> None:
 def show_stability(stability: Stability, console: Console) -> None:
     """Verdicts per layer, and what they rest on."""
     table = Table(
-        "layer",
+        _name("layer"),
         *(_right(word) for word in ("neurons", "active", "inactive", "unstable", "unknown")),
         "rests on",
         show_edge=False,
@@ -53,7 +77,7 @@ def show_stability(stability: Stability, console: Console) -> None:
             for evidence in (Evidence.PROOF, Evidence.WITNESS, Evidence.SOLVER, Evidence.DATA)
             if (number := int((layer.evidence == evidence).sum()))
         )
-        table.add_row(layer.name, str(layer.size), *map(str, counts), rests)
+        table.add_row(one_line(layer.name), str(layer.size), *map(str, counts), rests)
     console.print(table)
     console.print(str(stability))
     if stability.data_rows_outside:
@@ -82,11 +106,16 @@ def show_compression(result: Compression, console: Console) -> None:
     for step in result.steps:
         where = f"{step.rewrite} at {step.node}" if step.node else step.rewrite
         console.print(
-            f"  {where}: {step.text}" + (f", deviation <= {step.deviation:.1e}" if step.deviation else "")
+            f"  {one_line(where)}: {step.text}"
+            + (f", deviation <= {step.deviation:.1e}" if step.deviation else "")
         )
     console.print()
     deviation = result.deviation
-    if deviation.proven is None:
+    if deviation.proven is None and result.evidence == "proof":
+        console.print(
+            f"NOT EXACT: no deviation is proven, since {before.dtype} cannot hold the numbers of the network"
+        )
+    elif deviation.proven is None:
         console.print(
             f"NOT EXACT: verdicts resting on {result.evidence} were used, so no deviation is proven"
         )
@@ -101,6 +130,10 @@ def show_compression(result: Compression, console: Console) -> None:
         f"observed in {before.dtype} on {deviation.samples} inputs: {deviation.observed_float32:.2e} "
         f"(the original's own rounding error: {deviation.original_float32_error:.2e})"
     )
+
+
+def _name(word: str) -> Column:
+    return Column(word, overflow="fold")
 
 
 def _right(word: str) -> Column:

@@ -16,25 +16,33 @@ from relutrim.bounds.values import Interval
 from relutrim.network.graph import Network, Node
 from relutrim.network.operators import Linear, Reshape
 from relutrim.rewrite.draft import Draft, Step
-from relutrim.rewrite.layers import DenseLayer
+from relutrim.rewrite.layers import finite
 
 NAME = "collapse"
 
 
-def collapse(draft: Draft, layer: DenseLayer) -> Draft:
-    """The constant network, if the layer is inactive (or empty) and nothing gets past it."""
+def collapse(draft: Draft, relu: Node, *, may_grow: bool) -> Draft:
+    """The constant network, if the ReLU is inactive as a whole (or empty), nothing gets past it, and (unless
+    ``may_grow``) one linear node from the input to the outputs is no larger than the network.
+
+    It comes before all rewrites that take a ReLU for the identity, so ReLUs behind this one are ReLUs.
+    """
     network = draft.network
-    if not draft.zero[layer.relu.name].all() or _gets_past(network, layer.relu.name):
+    if not draft.zero[relu.name].all() or _gets_past(network, relu.name):
         return draft
-    values: dict[str, Interval] = {layer.relu.name: _zeros(draft, layer.relu.name)}
+    values: dict[str, Interval] = {relu.name: _zeros(draft, relu.name)}
     for node in network.nodes:
         if node.name not in values and all(name in values for name in node.inputs):
             values[node.name] = node_interval(node, values)
+    if not all(finite(_middle(values[source]).numpy()) for source in network.sources):
+        return draft
     nodes, moved = _constants(network, values)
-    gone = network.neurons
     constant = replace(network, nodes=tuple(nodes))
+    if constant.parameters > network.parameters and not may_grow:
+        return draft
+    size = network.size(relu.name)
     step = Step(
-        NAME, layer.relu.name, f"all {layer.size} neurons are inactive, so the network is constant", gone
+        NAME, relu.name, f"all {size} neurons are inactive, so the network is constant", network.neurons
     )
     return draft.rewritten(constant, step, moved=moved, ranges=_with_flat_input(draft, nodes))
 
@@ -47,20 +55,32 @@ def _constants(network: Network, values: dict[str, Interval]) -> tuple[list[Node
     moved = {}
     flat = network.input.name
     if len(network.input.shape) != 1:
-        flat = f"{network.input.name}.flat"
+        flat = _free(network, f"{network.input.name}.flat")
         nodes.append(Node(flat, Reshape(network.input.shape, (network.input.size,)), (network.input.name,)))
     for source in network.sources:
         value, shape = values[source], network.shapes[source]
-        middle = (value.lo + value.hi) / 2
-        middle = torch.where(value.lo == value.hi, value.lo, middle)
+        middle = _middle(value)
         linear = Linear(np.zeros((middle.numel(), network.input.size)), middle.flatten().numpy())
         if len(shape) == 1:
             nodes.append(Node(source, linear, (flat,)))
         else:
-            nodes.append(Node(f"{source}.flat", linear, (flat,)))
-            nodes.append(Node(source, Reshape((middle.numel(),), shape), (f"{source}.flat",)))
+            name = _free(network, f"{source}.flat")
+            nodes.append(Node(name, linear, (flat,)))
+            nodes.append(Node(source, Reshape((middle.numel(),), shape), (name,)))
         moved[source] = torch.maximum(value.hi - middle, middle - value.lo) * (1 + 2.0**-20)
     return nodes, moved
+
+
+def _middle(value: Interval) -> torch.Tensor:
+    """A number in the range; the number itself where there is but one."""
+    return torch.where(value.lo == value.hi, value.lo, value.lo / 2 + value.hi / 2)
+
+
+def _free(network: Network, name: str) -> str:
+    """A name like ``name`` that no value of the network has."""
+    while name in network.shapes:
+        name += "_"
+    return name
 
 
 def _with_flat_input(draft: Draft, nodes: list[Node]) -> dict[str, Interval]:

@@ -26,10 +26,11 @@ from torch import Tensor
 
 from relutrim.bounds.values import Interval
 from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Affine
+from relutrim.network.operators import Affine, Array
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict
-from relutrim.rewrite.storage import rounded
+from relutrim.rewrite.storage import rounded, storable
+from relutrim.rounding import ETA
 
 Mask = npt.NDArray[np.bool_]
 _SAFETY = 1 + 2.0**-20
@@ -114,11 +115,11 @@ class Draft:
                     torch.zeros_like(known[n].lo) if s is None else s
                     for n, s in zip(node.inputs, before, strict=True)
                 ]
-                passed = node.operator.spread(inputs) if isinstance(node.operator, Affine) else inputs[0]
-                local = passed * _SAFETY if local is None else (passed + local) * _SAFETY
+                passed = _passed(node.operator, inputs) if isinstance(node.operator, Affine) else inputs[0]
+                local = passed if local is None else passed + local
             if local is not None and bool((local != 0).any()):
-                shift[node.name] = local
-                known[node.name] = _widen(known[node.name], local)
+                shift[node.name] = local * _SAFETY
+                known[node.name] = _widen(known[node.name], shift[node.name])
         deviation = dict(self.deviation)
         largest = 0.0
         for source in network.sources:
@@ -139,16 +140,19 @@ class Draft:
 
     def stored(self) -> Draft:
         """The draft as its file will hold it: weights rounded to the file's type, parameters without
-        radius.
+        radius. Where the type cannot hold a weight at all, nothing can be said of the deviation: it is NaN.
         """
         change: dict[str, Node | None] = {}
         moved = {}
         for node in self.network.nodes:
+            if not storable(node.operator, self.network.dtype):
+                moved[node.name] = torch.full_like(self.ranges[node.name].lo, torch.nan)
+                continue
             found = rounded(node.operator, self.network.dtype)
             if found is not None:
                 operator, gap = found
                 change[node.name] = Node(node.name, operator, node.inputs)
-                moved[node.name] = gap.magnitude([self.reach(node.inputs[0])]) * _SAFETY
+                moved[node.name] = gap.magnitude([self.reach(node.inputs[0])]) * _SAFETY + gap.terms * ETA
         return self.rewritten(self.network.edit(change=change), None, moved=moved)
 
     def realise(self) -> Draft:
@@ -176,6 +180,21 @@ class Draft:
             if every.numel()
             else 0.0
         )
+
+
+def at_most(weight: Array, bias: Array, reach: Tensor) -> Tensor:
+    """A number that ``|W| m + |b|`` never exceeds for magnitudes ``m``, whatever rounds or underflows."""
+    w, b = torch.as_tensor(np.abs(weight)), torch.as_tensor(np.abs(bias))
+    return (reach @ w.T + b) * _SAFETY + (w.shape[1] + 1) * ETA
+
+
+def _passed(operator: Affine, inputs: list[Tensor]) -> Tensor:
+    """How far an operator's value moves with its inputs; products may underflow, parameters have radii."""
+    passed = operator.spread(inputs)
+    fuzz = operator.fuzz(inputs)
+    if fuzz is not None:
+        passed = passed + fuzz
+    return passed * _SAFETY + operator.terms * ETA
 
 
 def _widen(interval: Interval, by: Tensor) -> Interval:

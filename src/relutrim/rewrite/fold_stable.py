@@ -6,12 +6,10 @@ weights.
 
 from __future__ import annotations
 
-import numpy as np
-
 from relutrim.network.graph import Node
 from relutrim.network.operators import Linear
-from relutrim.rewrite.draft import Draft, Step
-from relutrim.rewrite.layers import DenseLayer
+from relutrim.rewrite.draft import Draft, Step, at_most
+from relutrim.rewrite.layers import DenseLayer, finite
 from relutrim.rounding import ETA, gamma
 
 NAME = "fold-stable"
@@ -32,10 +30,11 @@ def fold_stable(draft: Draft, layer: DenseLayer, *, may_grow: bool) -> Draft:
     for reader in layer.readers:
         assert isinstance(reader.operator, Linear)
         outward = reader.operator.weight[:, active]
-        folded = Linear(outward @ weight, outward @ bias + reader.operator.bias)
-        change[reader.name] = Node(reader.name, folded, (source,))
-        inner = Linear(np.abs(weight), np.abs(bias)).magnitude([reach])
-        size = Linear(np.abs(outward), np.abs(reader.operator.bias)).magnitude([inner])
+        product, constant = outward @ weight, outward @ bias + reader.operator.bias
+        if not finite(product, constant):
+            return draft
+        change[reader.name] = Node(reader.name, Linear(product, constant), (source,))
+        size = at_most(outward, reader.operator.bias, at_most(weight, bias, reach))
         terms = int(active.sum()) + 2
         moved[reader.name] = gamma(terms) * size + terms * ETA * (2 + float(reach.sum()))
     network = draft.network.edit(change=change)

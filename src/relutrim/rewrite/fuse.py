@@ -18,7 +18,8 @@ from torch import Tensor
 
 from relutrim.network.graph import Network, Node
 from relutrim.network.operators import Linear, Relu, Reshape, Scale
-from relutrim.rewrite.draft import Draft, Step
+from relutrim.rewrite.draft import Draft, Step, at_most
+from relutrim.rewrite.layers import finite
 from relutrim.rounding import ETA, gamma
 
 NAME = "fuse"
@@ -51,7 +52,9 @@ def _without_identity(draft: Draft, node: Node) -> Draft | None:
         change[reader.name] = Node(
             reader.name, reader.operator, tuple(source if n == node.name else n for n in reader.inputs)
         )
-    return draft.rewritten(network.edit(change=change), None)
+    # Both hold the same numbers, but only what a ReLU reads had its range tightened.
+    both = draft.ranges[source].meet(draft.ranges[node.name])
+    return draft.rewritten(network.edit(change=change), None, ranges={source: both})
 
 
 def _linear_then_scale(draft: Draft, node: Node) -> Draft | None:
@@ -64,7 +67,10 @@ def _linear_then_scale(draft: Draft, node: Node) -> Draft | None:
     weight, bias = linear.operator.weight, linear.operator.bias
     size = bias.shape
     factor, shift = np.broadcast_to(scale.scale, size), np.broadcast_to(scale.shift, size)
-    fused = Linear(weight * factor[:, None], bias * factor + shift)
+    scaled, shifted = weight * factor[:, None], bias * factor + shift
+    if not finite(scaled, shifted):
+        return None
+    fused = Linear(scaled, shifted)
     exact = (factor == 1) & ((bias == 0) | (shift == 0)) & scale.exact
     moved = _rounding(fused, draft.reach(linear.inputs[0]), bias * factor, shift)
     moved = moved.where(~torch.as_tensor(exact), 0 * moved)
@@ -96,12 +102,15 @@ def _scale_then_linear(draft: Draft, node: Node) -> Draft | None:
         weight, bias = reader.operator.weight, reader.operator.bias
         size = weight.shape[1:]
         factor, shift = np.broadcast_to(scale.scale, size), np.broadcast_to(scale.shift, size)
-        fused = Linear(weight * factor, weight @ shift + bias)
+        scaled, shifted = weight * factor, weight @ shift + bias
+        if not finite(scaled, shifted):
+            return None
+        fused = Linear(scaled, shifted)
         change[reader.name] = Node(reader.name, fused, node.inputs)
         local = _rounding(fused, draft.reach(node.inputs[0]), np.abs(weight) @ np.abs(shift), bias)
         fuzz = scale.fuzz([draft.reach(node.inputs[0])])
         if fuzz is not None:
-            local = local + reader.operator.spread([fuzz])
+            local = local + at_most(weight, np.zeros(len(bias)), fuzz + ETA)
         moved[reader.name] = local
     step = Step(NAME, node.name, f"moved into {', '.join(reader.name for reader in readers)}")
     return draft.rewritten(network.edit(change=change), step, moved=moved)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relutrim.bounds.values import Interval
 from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Linear
+from relutrim.network.operators import Array, Linear
 from relutrim.rewrite.draft import Draft, Mask, Step
 
 
@@ -99,6 +99,11 @@ def keep_neurons(
             for name in (layer.linear.name, layer.relu.name)
         },
     )
+
+
+def finite(*arrays: Array) -> bool:
+    """Whether re-written weights overflowed nowhere; if they did, the rewrite is not for this layer."""
+    return all(bool(np.isfinite(array).all()) for array in arrays)
 
 
 def columns(reader: Node, keep: Mask) -> Linear:

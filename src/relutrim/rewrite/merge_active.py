@@ -7,7 +7,8 @@ a_ij w_j``, and so is its output up to a constant. The readers then read those `
 1. **Propose**: Gram-Schmidt with pivoting on rows scaled to unit length finds a well-conditioned basis;
    float64.
 2. **Verify**: a row counts as dependent only if what is left of it is at the level of rounding, entry by
-   entry, with moderate coefficients. When in doubt it stays.
+   entry, and if what the readers add up in its place is not much larger than its own value. When in doubt it
+   stays.
 3. **Account**: the readers' deviation is bounded through the residual ``D_Q W_Q - D' W_basis`` itself, so
    neither the basis nor the coefficients have to be trusted.
 """
@@ -18,8 +19,8 @@ import numpy as np
 import torch
 
 from relutrim.network.operators import Array, Linear
-from relutrim.rewrite.draft import Draft, Mask, Step
-from relutrim.rewrite.layers import DenseLayer, keep_neurons
+from relutrim.rewrite.draft import Draft, Mask, Step, at_most
+from relutrim.rewrite.layers import DenseLayer, finite, keep_neurons
 from relutrim.rounding import ETA, UNIT, gamma
 
 NAME = "merge-active"
@@ -34,7 +35,11 @@ def merge_active(draft: Draft, layer: DenseLayer) -> Draft:
     exactly.
     """
     active = np.flatnonzero(draft.identity[layer.relu.name])
-    basis, rest, factors = dependent_rows(layer.operator.weight[active])
+    values = draft.reach(layer.linear.name)[0].numpy()[active]
+    basis, rest, factors = dependent_rows(layer.operator.weight[active], values)
+    if len(rest) and len(rest) == layer.size:
+        # All are constant. A layer keeps at least one neuron.
+        basis, rest, factors = rest[:1], rest[1:], np.zeros((len(rest) - 1, 1))
     if not len(rest):
         return draft
     kept, gone = active[basis], active[rest]
@@ -47,41 +52,63 @@ def merge_active(draft: Draft, layer: DenseLayer) -> Draft:
         old = reader.operator
         weight = old.weight.copy()
         weight[:, kept] += old.weight[:, gone] @ factors
-        new = Linear(weight[:, keep], old.bias + old.weight[:, gone] @ offset)
-        readers[reader.name] = new
-        moved[reader.name] = _residual(draft, layer, old, weight, new.bias, active, kept)
+        bias = old.bias + old.weight[:, gone] @ offset
+        if not finite(weight, bias):
+            return draft
+        readers[reader.name] = Linear(weight[:, keep], bias)
+        moved[reader.name] = _residual(draft, layer, old, weight, bias, active, kept)
     text = f"merged {len(active)} active neurons into {len(kept)} of them"
     return keep_neurons(draft, layer, keep, readers, Step(NAME, layer.relu.name, text, len(gone)), moved)
 
 
-def dependent_rows(rows: Array) -> tuple[np.ndarray, np.ndarray, Array]:
+def dependent_rows(rows: Array, values: Array | None = None) -> tuple[np.ndarray, np.ndarray, Array]:
     """Indices of a basis, indices of rows that depend on it, and the factors: ``rows[rest] = factors @
     rows[basis]``.
+
+    ``values`` are the largest magnitudes of the neurons' values, biases included. A tiny row with a large
+    bias makes a bad basis: large factors would multiply that bias, and the rounding of the factors with it.
     """
     count = len(rows)
     everything = np.arange(count)
-    lengths = np.linalg.norm(rows, axis=1)
-    # A power of two changes no digit; it only keeps tiny and huge rows apart from the question of direction.
-    scale = np.ones(count)
-    positive = (lengths > 0) & np.isfinite(lengths)
-    scale[positive] = np.exp2(-np.round(np.log2(lengths[positive])))
-    scaled = rows * scale[:, None]
-    if not np.isfinite(scaled).all() or not np.isfinite(lengths).all():
+    # Powers of two change no digit; they only keep tiny and huge rows apart from the question of direction.
+    scaled, exponents = _unit_rows(rows)
+    if scaled.any(axis=1).all() and count <= rows.shape[1] and _clearly_independent(scaled):
         return everything, everything[:0], np.zeros((0, count))
-    if positive.all() and count <= rows.shape[1] and _clearly_independent(scaled):
-        return everything, everything[:0], np.zeros((0, count))
-    basis = _pivots(scaled)
+    basis = _pivots(scaled if values is None else _last_if_biased(scaled, exponents, values))
     rest = np.setdiff1d(everything, basis)
-    if not len(rest):
-        return everything, rest, np.zeros((0, count))
     while True:
         factors = _factors(scaled, basis, rest)
-        good = _verified(scaled, basis, rest, factors)
+        shift = exponents[rest][:, None] - exponents[basis]
+        with np.errstate(over="ignore", under="ignore"):
+            unscaled = np.ldexp(factors, shift)
+            unharmed = (np.ldexp(unscaled, -shift) == factors).all(axis=1)
+        good = _verified(scaled, basis, rest, factors) & unharmed
+        if values is not None:
+            good &= np.abs(unscaled) @ values[basis] <= _LARGEST * values[rest]
         if good.all():
-            break
+            return basis, rest, unscaled
         # What cannot be verified joins the basis, where it may serve the others.
         basis, rest = np.sort(np.concatenate([basis, rest[~good]])), rest[good]
-    return basis, rest, factors * scale[basis] / scale[rest][:, None]
+
+
+def _unit_rows(rows: Array) -> tuple[Array, np.ndarray]:
+    """The rows times powers of two that make their lengths about 1 (zero stays zero), and the exponents."""
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    exponents = np.frexp(largest)[1].astype(np.int64)
+    lengths = np.linalg.norm(np.ldexp(rows, -exponents[:, None]), axis=1)
+    exponents[largest > 0] += np.round(np.log2(lengths[largest > 0])).astype(np.int64)
+    return np.ldexp(rows, -exponents[:, None]), exponents
+
+
+def _last_if_biased(scaled: Array, exponents: np.ndarray, values: Array) -> Array:
+    """The rows, those whose values are mostly bias made so short that others become the basis before
+    them.
+    """
+    nonzero = scaled.any(axis=1)
+    slope = exponents - np.frexp(values)[1]
+    biased = nonzero & (slope < slope.max(where=nonzero, initial=-(2**31)) - 10)
+    shortened: Array = np.ldexp(scaled, -10 * biased.astype(np.int64)[:, None])
+    return shortened
 
 
 def _clearly_independent(rows: Array) -> bool:
@@ -114,12 +141,12 @@ def _factors(rows: Array, basis: np.ndarray, rest: np.ndarray) -> Array:
     if not len(basis) or not len(rest):
         return np.zeros((len(rest), len(basis)))
     solution: Array = np.linalg.lstsq(rows[basis].T, rows[rest].T, rcond=None)[0].T
-    # One step of refinement; then factors that are integers or halves up to rounding are taken as such
-    # (copies, negatives).
+    # One step of refinement; then factors that are short binary fractions up to rounding are taken as such
+    # (copies, negatives, multiples).
     solution = (
         solution + np.linalg.lstsq(rows[basis].T, (rows[rest] - solution @ rows[basis]).T, rcond=None)[0].T
     )
-    simple = np.round(solution * 2) / 2
+    simple = np.round(solution * 256) / 256
     chosen: Array = np.where(np.abs(solution - simple) < 1e-12, simple, solution)
     return chosen
 
@@ -153,18 +180,15 @@ def _residual(
     """
     rows, offsets = layer.operator.weight, layer.operator.bias
     before, after = old.weight[:, active], weight[:, kept]
-    gap = Linear(
-        np.abs(before @ rows[active] - after @ rows[kept]),
-        np.abs((before @ offsets[active] + old.bias) - (after @ offsets[kept] + bias)),
-    )
     reach = draft.reach(layer.linear.inputs[0])
+    gap = at_most(
+        before @ rows[active] - after @ rows[kept],
+        (before @ offsets[active] + old.bias) - (after @ offsets[kept] + bias),
+        reach,
+    )
     sizes = [
-        Linear(np.abs(w), np.abs(b)).magnitude(
-            [Linear(np.abs(rows[i]), np.abs(offsets[i])).magnitude([reach])]
-        )
+        at_most(w, b, at_most(rows[i], offsets[i], reach))
         for w, b, i in ((before, old.bias, active), (after, bias, kept))
     ]
     terms = len(active) + 4
-    return (
-        gap.magnitude([reach]) + gamma(terms) * (sizes[0] + sizes[1]) + terms * ETA * (2 + float(reach.sum()))
-    )
+    return gap + gamma(terms) * (sizes[0] + sizes[1]) + terms * ETA * (2 + float(reach.sum()))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from relutrim.network.graph import Network
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence
@@ -40,7 +42,8 @@ def rewrite(
     larger.
     """
     original = Draft.start(network, stability, weakest)
-    draft = _leo(fuse(original), may_grow=rewrites == "leo++")
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not applied
+        draft = _leo(fuse(original), may_grow=rewrites == "leo++")
     if not draft.steps or (draft.network.parameters > network.parameters and rewrites != "leo++"):
         draft = original
     memory, file = draft.realise(), draft.stored().realise()
@@ -54,14 +57,15 @@ def rewrite(
 
 
 def _leo(draft: Draft, *, may_grow: bool) -> Draft:
+    for relu in draft.network.relus:
+        collapsed = collapse(draft, relu, may_grow=may_grow)
+        if collapsed is not draft:
+            return collapsed
     draft = straighten_outputs(draft)
     for relu in draft.network.relus:
         layer = dense_layer(draft.network, relu.name)
         if layer is None:
             continue
-        collapsed = collapse(draft, layer)
-        if collapsed is not draft:
-            return collapsed
         folded = fold_stable(draft, layer, may_grow=may_grow)
         if folded is not draft:
             draft = folded

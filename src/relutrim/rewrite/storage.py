@@ -30,6 +30,18 @@ def rounded(operator: Operator, dtype: str) -> tuple[Affine, Affine] | None:
     return None
 
 
+def storable(operator: Operator, dtype: str) -> bool:
+    """Whether every parameter of the operator is finite in ``dtype``."""
+    match operator:
+        case Linear():
+            arrays = [operator.weight, operator.bias]
+        case Scale():
+            arrays = [operator.scale, operator.shift]
+        case _:
+            return True
+    return all(bool(np.isfinite(_as(array, dtype)).all()) for array in arrays)
+
+
 def _as(array: Array, dtype: str) -> Array:
     with np.errstate(over="ignore"):
         return array.astype(dtype).astype(np.float64)

@@ -10,6 +10,7 @@ from torch import Tensor
 from relutrim.domain.region import Region
 from relutrim.network.graph import Network
 from relutrim.network.operators import Relu
+from relutrim.prove.deadline import Deadline
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +34,7 @@ class Targets:
         )
 
 
-def climb(network: Network, region: Region, targets: Targets, steps: int) -> Tensor:
+def climb(network: Network, region: Region, targets: Targets, steps: int, deadline: Deadline) -> Tensor:
     """Where sign-gradient steps of shrinking size lead: (k, n), in the region up to rounding.
 
     Going through ReLUs the gradient is that of a leaky ReLU whose leak shrinks with the steps, so that
@@ -43,6 +44,8 @@ def climb(network: Network, region: Region, targets: Targets, steps: int) -> Ten
     points = targets.starts
     groups = grouped(targets)
     for step in range(steps):
+        if deadline.passed:
+            break
         left = 1 - step / steps
         slope = gradient(network, points, targets, groups, leak=0.3 * left**2)
         points = region.project(points + (0.5 * left**2 + 0.002) * width * slope.sign())

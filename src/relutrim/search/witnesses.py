@@ -71,8 +71,10 @@ class Witnesses:
             seen, y = self.seen[relu.name], values[relu.inputs[0]].flatten(1)
             if not y.shape[1]:
                 continue
-            high, high_row = y.max(0)
-            low, low_row = y.min(0)
+            # NaN and overflow show nothing, whatever the radius says, and hide nothing that other rows show.
+            finite, infinite = y.isfinite(), torch.full_like(y, torch.inf)
+            high, high_row = y.where(finite, -infinite).max(0)
+            low, low_row = y.where(finite, infinite).min(0)
             self._raise(seen, high, high_row, low, low_row, points)
             radius = self.radii[relu.name]
             for witness, new, row in (

@@ -1,7 +1,7 @@
 """The state of reading one graph, and what a handler sees of it.
 
 A tensor of the ONNX graph is one of three things: a :class:`Constant`, a :class:`Value` of the network, or a
-:class:`Tail`, something behind a softmax. Handlers (:mod:`relutrim.formats.onnx.handlers`) take a
+:class:`Tail`, something behind a softmax or its like. Handlers (:mod:`relutrim.formats.onnx.handlers`) take a
 :class:`Call`, emit operators and return what the node's first output is; naming it and saying where things
 went wrong is done for them.
 """

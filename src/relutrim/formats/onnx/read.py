@@ -50,8 +50,6 @@ _REASONS = {
     ),
     **dict.fromkeys(
         (
-            "Sigmoid",
-            "Tanh",
             "Gelu",
             "Erf",
             "Elu",
@@ -264,9 +262,8 @@ def _refuse_behind_tail(operand: Operand) -> None:
     if isinstance(operand, Tail):
         kind = operand.steps[0].kind
         raise UnsupportedError(
-            f"it reads what {operand.origin} makes; relutrim carries a {kind} over at the very end of a "
-            "network only, "
-            "so cut the model off before it"
+            f"it reads what {operand.origin} makes; relutrim reads networks whose only nonlinearity is the "
+            f"ReLU and carries a {kind} over at the very end of one only, so cut the model off before it"
         )
 
 

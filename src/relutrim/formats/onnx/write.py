@@ -26,7 +26,7 @@ _KINDS = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE}
 
 def write_onnx(network: Network, path: Path) -> None:
     """Write an ``.onnx`` file; it takes its place only after :func:`verify_written` found it right."""
-    if path.suffix != ".onnx":
+    if path.suffix.lower() != ".onnx":
         raise InputError("the name of an ONNX file must end in .onnx", where=str(path))
     try:
         content = network_to_proto(network).SerializeToString(deterministic=True)

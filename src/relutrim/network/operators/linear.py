@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_UNITS = 1074
+
+
+def _units(value: float) -> int:
+    """A float as a multiple of the smallest one, ``2**-1074``."""
+    numerator, denominator = value.as_integer_ratio()
+    return numerator << _UNITS + 1 - denominator.bit_length()
+
+
 @dataclass(frozen=True, eq=False)
 class Linear(Affine):
     """``weight`` is (outputs, inputs), ``bias`` is (outputs,); leading axes of the value are kept."""
@@ -103,14 +112,15 @@ class Linear(Affine):
 
     def exact_extremes(self, row: int, lo: Array, hi: Array) -> tuple[Fraction, Fraction]:
         """Smallest and largest value of output ``row`` over the box ``[lo, hi]``, in rational arithmetic."""
-        weights = self.weight[row]
-        low = high = Fraction(float(self.bias[row]))
-        for i in np.flatnonzero(weights):
-            w = Fraction(float(weights[i]))
-            at_lo, at_hi = w * Fraction(float(lo[i])), w * Fraction(float(hi[i]))
+        used = np.flatnonzero(self.weight[row])
+        # Integers in units of the smallest float squared: no greatest common divisors to search for.
+        low = high = _units(float(self.bias[row])) << _UNITS
+        for w, a, b in zip(*(v[used].tolist() for v in (self.weight[row], lo, hi)), strict=True):
+            factor = _units(w)
+            at_lo, at_hi = factor * _units(a), factor * _units(b)
             low += min(at_lo, at_hi)
             high += max(at_lo, at_hi)
-        return low, high
+        return Fraction(low, 1 << 2 * _UNITS), Fraction(high, 1 << 2 * _UNITS)
 
     def _w(self, like: Tensor) -> Tensor:
         return self._tensor("w", like, lambda: self.weight)

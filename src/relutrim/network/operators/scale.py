@@ -131,23 +131,31 @@ class Scale(Affine):
     def fuzz(self, inputs: Sequence[Tensor]) -> Tensor | None:
         if self.exact:
             return None
+        import torch
+
         (m,) = inputs
-        return m * self._t("scale_radius", m) + self._t("shift_radius", m)
+        radius = self._t("scale_radius", m)
+        moved = m * radius
+        moved = torch.where((m != 0) & (radius != 0), moved + ETA, moved)  # the product may underflow
+        return moved + self._t("shift_radius", m)
 
     def interval(self, inputs: Sequence[Interval]) -> Interval:
         (x,) = inputs
         scale, shift = self._t("scale", x.lo), self._t("shift", x.lo)
         at_lo, at_hi = x.lo.where(scale >= 0, x.hi), x.hi.where(scale >= 0, x.lo)
         return Interval(
-            widen_down(at_lo * scale + shift, self._radius(at_lo, scale, shift)),
-            widen_up(at_hi * scale + shift, self._radius(at_hi, scale, shift)),
+            widen_down(at_lo * scale + shift, self._radius(at_lo, x.magnitude, scale, shift)),
+            widen_up(at_hi * scale + shift, self._radius(at_hi, x.magnitude, scale, shift)),
         )
 
-    def _radius(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    def _radius(self, x: Tensor, magnitude: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        """Rounding and fuzz at the end ``x`` of a range that reaches as far as ``magnitude``."""
         product = (x != 0) & (scale != 0)
         rounding = gamma(2) * ((x * scale).abs() + shift.abs()) + 2 * ETA
         rounding = rounding.where(product & ((scale.abs() != 1) | (shift != 0)), rounding * 0)
-        fuzz = self.fuzz([x.abs()])
+        # Where not even the sign of the scale is sure, the extreme may be at the other end.
+        sure = scale.abs() >= self._t("scale_radius", x)
+        fuzz = self.fuzz([x.abs().where(sure, magnitude)])
         return rounding if fuzz is None else rounding + fuzz * (1 + 2.0**-20)
 
     def _t(self, name: str, like: Tensor) -> Tensor:

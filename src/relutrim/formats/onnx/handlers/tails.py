@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from relutrim.errors import NetworkError, UnsupportedError
 from relutrim.formats.onnx.conversion import Call, Operand, Tail, Value, describe, handles
 from relutrim.network import TailStep
@@ -10,10 +12,25 @@ from relutrim.network import TailStep
 @handles("Softmax", "LogSoftmax", inputs=(1, 1), attributes=("axis",), behind_tail=True)
 def softmax(call: Call) -> Operand:
     """A step of the tail; the reader refuses it where anything but the end of the graph follows."""
-    operand = call.operand(0)
-    before = operand if isinstance(operand, Tail) else Tail(call.value(0), (), describe(call.node))
-    step = TailStep(call.node.op_type, call.output, {"axis": _axis(call, before.source)})
+    return _step(call, {"axis": _axis(call, _before(call).source)})
+
+
+@handles("Sigmoid", "Tanh", inputs=(1, 1), behind_tail=True)
+def squash(call: Call) -> Operand:
+    """A step of the tail that looks at each number alone."""
+    return _step(call, {})
+
+
+def _step(call: Call, attributes: Mapping[str, int]) -> Tail:
+    before = _before(call)
+    step = TailStep(call.node.op_type, call.output, attributes)
     return Tail(before.source, (*before.steps, step), before.origin)
+
+
+def _before(call: Call) -> Tail:
+    """What the node reads, as a tail that has no step yet if it is a value of the network."""
+    operand = call.operand(0)
+    return operand if isinstance(operand, Tail) else Tail(call.value(0), (), describe(call.node))
 
 
 def _axis(call: Call, value: Value) -> int:
