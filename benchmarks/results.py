@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-import resource
+import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import date
@@ -44,9 +44,25 @@ def machine() -> str:
     )
 
 
-def peak_memory_mb() -> float:
-    """The largest resident size of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+_REPORTING = """
+import atexit, re, sys
+from pathlib import Path
+hwm = lambda: re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text()).group(1)
+atexit.register(lambda: print(hwm(), file=sys.stderr))
+from relutrim.cli import main
+main()
+"""
+
+
+def command_memory_mb(arguments: list[str]) -> float:
+    """The peak resident size of the command line in a process of its own, by its own account.
+
+    ``getrusage`` would not do: a child starts with its parent's peak.
+    """
+    done = subprocess.run([sys.executable, "-c", _REPORTING, *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"relutrim {' '.join(arguments)} failed: {done.stderr}")
+    return int(done.stderr.split()[-1]) / 1024
 
 
 def write_section(name: str, text: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.results import peak_memory_mb, shared, table, write_section
+from benchmarks.results import command_memory_mb, shared, table, write_section
 from relutrim.analysis import analyze_network
 from relutrim.bounds.relaxation import Slope
 from relutrim.domain import Box
@@ -30,7 +30,7 @@ VERDICTS = (Verdict.ACTIVE, Verdict.INACTIVE, Verdict.UNSTABLE, Verdict.UNKNOWN)
 
 
 def main(pattern: str = "*.onnx") -> None:
-    rows, times, unknown, refuted = [], [], 0, 0
+    rows, times, memory, unknown, refuted = [], [], [], 0, 0
     paths = sorted((shared() / "networks" / "paper").glob(pattern))
     _analyze(load(paths[0]))  # the first call pays for torch's start-up
     for path in paths:
@@ -45,14 +45,28 @@ def main(pattern: str = "*.onnx") -> None:
         unknown += counts[-1]
         refuted += wrong
         ratio = stability.seconds / floor
-        rows.append([path.stem, *counts, f"{stability.seconds:.3f}", f"{floor:.3f}", f"{ratio:.1f}", wrong])
+        peak = command_memory_mb(["analyze", str(path), "--box", "0", "1", "--json"])
+        memory.append(peak)
+        seconds = f"{stability.seconds:.3f}"
+        rows.append([path.stem, *counts, seconds, f"{floor:.3f}", f"{ratio:.1f}", f"{peak:.0f}", wrong])
         print(*rows[-1], flush=True)
-    header = ["network", "active", "inactive", "unstable", "unknown", "seconds", "floor", "ratio", "refuted"]
+    header = [
+        "network",
+        "active",
+        "inactive",
+        "unstable",
+        "unknown",
+        "seconds",
+        "floor",
+        "ratio",
+        "MB",
+        "refuted",
+    ]
     summary = (
         f"{len(paths)} networks: {unknown} unknown in all, "
         f"{refuted} verdicts refuted by {SAMPLES} inputs each; "
         f"{sum(times):.1f} s in all, median {statistics.median(times):.3f} s, longest {max(times):.2f} s; "
-        f"peak memory of the whole run {peak_memory_mb():.0f} MB."
+        f"largest peak memory of the command {max(memory):.0f} MB."
     )
     text = f"{summary}\n\n{table(header, rows)}"
     if pattern == "*.onnx":

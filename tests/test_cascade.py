@@ -11,12 +11,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
+import relutrim
 import strategies
 from relutrim.analysis import analyze_network, with_output_relu
 from relutrim.bounds.values import Interval
 from relutrim.domain import Box, Domain
 from relutrim.errors import ContradictionError
-from relutrim.network import Add, Linear, Network, Node, Output, Port, Relu, Scale
+from relutrim.network import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.stability import Stability, judge
@@ -320,3 +321,19 @@ def test_a_relu_behind_an_output_takes_no_other_nodes_name():
     assert all(longer[output.source].operator.kind == "Relu" for output in longer.outputs)
     assert longer.relus[0].inputs == ("y",)
     assert analyse(longer, Box(-1, 1)).count(UNSTABLE) == 1
+
+
+def test_values_without_axes_are_analysed_like_any_other():
+    network = Network(
+        Port("x", (1,)),
+        (
+            Node("s", Reshape((1,), ()), ("x",)),
+            Node("t", Scale.exactly(-2.0, 1.0), ("s",)),
+            Node("r", Relu(), ("t",)),
+            Node("u", Scale.exactly(1.0, 0.5), ("r",)),
+            Node("v", Relu(), ("u",)),
+        ),
+        (Output("y", "v"),),
+    )
+    stability = relutrim.analyze(network, Box(0, 1))
+    assert [Verdict(layer.verdict[0]) for layer in stability.layers] == [Verdict.UNSTABLE, Verdict.ACTIVE]

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from relutrim.bounds.relaxation import Relaxation, Slope, relax
-from relutrim.bounds.values import Interval
+from relutrim.bounds.values import Interval, flat
 from relutrim.domain.region import Region
 from relutrim.network.graph import Network, Node
 from relutrim.network.operators import Affine, Linear, Relu
@@ -98,7 +98,7 @@ class Backward:
             self._pull(self.network[name], forms, state, slopes)
         source = self.network.input.name
         if source in state.waiting:
-            forms = state.waiting.pop(source).flatten(1)
+            forms = flat(state.waiting.pop(source))
         else:
             forms = state.constant.new_zeros(state.constant.shape[0], self.region.size)
         low = self.region.lower(forms)
@@ -127,7 +127,7 @@ class Backward:
         if not isinstance(slopes, Slope):
             below = torch.where(relaxation.unstable, slopes[node.name].clamp(0, 1), below)
         slope = torch.where(forms > 0, below, relaxation.upper_slope)
-        negative = forms.clamp(max=0).flatten(1)
+        negative = flat(forms.clamp(max=0))
         terms = negative.shape[1]
         state.shift(negative @ relaxation.intercept.flatten())
         radius = relaxation.radius + gamma(terms) * relaxation.intercept
@@ -192,7 +192,7 @@ class _Pass:
 
     def charge(self, forms: Tensor, radius: Tensor, underflow: float) -> None:
         """Add ``|forms| . radius``, and the underflow where a form is not exactly zero."""
-        size = forms.abs().flatten(1)
+        size = flat(forms.abs())
         cost = size @ radius.flatten()
         if underflow and size.shape[1]:
             # Not `underflow * (some > 0)`: a bool times a Python number is float32, where ETA is 0.

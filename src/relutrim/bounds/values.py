@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,3 +31,8 @@ def _known_max(a: Tensor, b: Tensor) -> Tensor:
     import torch
 
     return torch.fmax(a, b)
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """A batch of values as a matrix with one row each, whatever their shape; a scalar has one column."""
+    return tensor.reshape(tensor.shape[0], math.prod(tensor.shape[1:]))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from relutrim.bounds.values import flat
 from relutrim.domain.region import Region
 from relutrim.network.graph import Network
 from relutrim.network.operators import Relu
@@ -65,7 +66,7 @@ def gradient(
             y = inputs[0]
             if node.name in groups:
                 rows = groups[node.name]
-                total = total + (targets.sign[rows] * y.flatten(1)[rows, targets.index[rows]]).sum()
+                total = total + (targets.sign[rows] * flat(y)[rows, targets.index[rows]]).sum()
             values[node.name] = torch.nn.functional.leaky_relu(y, leak)
         else:
             values[node.name] = node.operator.forward(inputs)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from relutrim.bounds.values import flat
 from relutrim.domain.region import Region
 from relutrim.network.graph import Network
 
@@ -68,7 +69,7 @@ class Witnesses:
         useful: dict[int, int] = {}
         noted: list[tuple[Tensor, Tensor, Tensor]] = []
         for relu in self.network.relus:
-            seen, y = self.seen[relu.name], values[relu.inputs[0]].flatten(1)
+            seen, y = self.seen[relu.name], flat(values[relu.inputs[0]])
             if not y.shape[1]:
                 continue
             # NaN and overflow show nothing, whatever the radius says, and hide nothing that other rows show.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from relutrim.bounds.values import Interval
+from relutrim.bounds.values import Interval, flat
 from relutrim.errors import NetworkError
 from relutrim.network.operators.base import Affine, Array, Shape, only, parameter
 from relutrim.rounding import ETA, gamma, widen_down, widen_up
@@ -77,7 +77,7 @@ class Linear(Affine):
         return self._b(like)[index]
 
     def constant(self, forms: Tensor) -> Tensor:
-        return (forms @ self._b(forms)).flatten(1).sum(1) if forms.ndim > 2 else forms @ self._b(forms)
+        return flat(forms @ self._b(forms)).sum(1)
 
     def magnitude(self, inputs: Sequence[Tensor]) -> Tensor:
         (m,) = inputs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from relutrim.bounds.values import Interval
+from relutrim.bounds.values import Interval, flat
 from relutrim.errors import NetworkError
 from relutrim.network.operators.base import Affine, Array, Shape, only, parameter
 from relutrim.rounding import ETA, UNIT, gamma, widen_down, widen_up
@@ -118,7 +118,7 @@ class Scale(Affine):
         return [forms * self._t("scale", forms)]
 
     def constant(self, forms: Tensor) -> Tensor:
-        return (forms * self._t("shift", forms)).flatten(1).sum(1)
+        return flat(forms * self._t("shift", forms)).sum(1)
 
     def magnitude(self, inputs: Sequence[Tensor]) -> Tensor:
         (m,) = inputs
