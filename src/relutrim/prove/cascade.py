@@ -33,6 +33,7 @@ from relutrim.search.witnesses import Witnesses
 
 _ROWS = 1024
 _RANDOM = 256
+_STUBBORN = 64
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage's name, how many neurons are decided, and how many there are."""
@@ -118,11 +119,16 @@ class Cascade:
                 return
 
     def _leaps(self) -> None:
-        """The strongest search, for the stubborn few."""
-        for steps, starts in ((15, 2), (60, 8)):
-            self._attack(
-                partial(leap, self.network, self.region, steps=steps, deadline=self.deadline), starts
-            )
+        """The strongest search, for the stubborn few. Where it shows nothing for many, it is not repeated."""
+        before = len(self._missing())
+        self._leap(steps=15, starts=2)
+        left = len(self._missing())
+        if left and (left <= _STUBBORN or left < before):
+            self._leap(steps=60, starts=max(1, min(8, 8 * _STUBBORN // left)))
+
+    def _leap(self, *, steps: int, starts: int) -> None:
+        method = partial(leap, self.network, self.region, steps=steps, deadline=self.deadline)
+        self._attack(method, starts)
 
     def _attack(self, method: Callable[[Targets], Tensor], starts: int = 1) -> None:
         """Try a search method on all missing states, from ``starts`` inputs each."""
