@@ -46,6 +46,19 @@ class Bounded:
     forms: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class Pulled:
+    """k entries of a value as affine functions of ReLU outputs and the input: name -> (k, size), constant,
+    radius.
+
+    The radius bounds, on the whole domain, how far the true entry is from what the coefficients say.
+    """
+
+    forms: dict[str, Tensor]
+    constant: Tensor
+    radius: Tensor
+
+
 @dataclass(eq=False)
 class Backward:
     """The backward pass over one network and domain; ``values`` holds what is known of every value before the
@@ -69,6 +82,18 @@ class Backward:
 
     def neurons(self, target: str, index: Tensor, sign: float, slopes: Slopes) -> Bounded:
         """Lower bounds of ``sign * value[index]`` of a node: flat indices, ``sign`` +1 or -1."""
+        return self._finish(self._unit(target, index, sign), slopes)
+
+    def affine(self, target: str, index: Tensor) -> Pulled:
+        """Entries of a value in terms of the ReLUs before it and the input, without any relaxation."""
+        state = self._unit(target, index, 1.0)
+        while (name := self._last(state, affine=True)) is not None:
+            self._pull(self.network[name], state.waiting.pop(name), state, Slope.ZERO)
+        roundings = gamma(len(self.network.nodes) + 4) * state.total
+        radius = state.radius * (1 + 2.0**-20) + roundings
+        return Pulled({name: flat(forms) for name, forms in state.waiting.items()}, state.constant, radius)
+
+    def _unit(self, target: str, index: Tensor, sign: float) -> _Pass:
         operator = self.network[target].operator if target in self.network else None
         count = int(index.shape[0])
         like = self.values[self.network.input.name].lo
@@ -82,7 +107,7 @@ class Backward:
             forms = like.new_zeros(count, self.network.size(target))
             forms[torch.arange(count, device=like.device), index] = sign
             state.add(target, forms.reshape(count, *self.network.shapes[target]))
-        return self._finish(state, slopes)
+        return state
 
     def forms(self, coefficients: dict[str, Tensor], slopes: Slopes) -> Bounded:
         """Lower bounds of sums of linear forms over several nodes' values: name -> (k, *shape)."""
@@ -106,9 +131,13 @@ class Backward:
         roundings = roundings.where(state.total != 0, 0 * roundings)  # 0 + low is exact
         return Bounded(widen_down(state.constant + low, state.radius * (1 + 2.0**-20) + roundings), forms)
 
-    def _last(self, state: _Pass) -> str | None:
-        """The waiting node that comes last in the order, so that all its readers are done."""
+    def _last(self, state: _Pass, *, affine: bool = False) -> str | None:
+        """The waiting node (or affine node) that comes last in the order, so that all its readers are
+        done.
+        """
         names = [name for name in state.waiting if name in self._order]
+        if affine:
+            names = [name for name in names if isinstance(self.network[name].operator, Affine)]
         return max(names, key=self._order.__getitem__, default=None)
 
     def _pull(self, node: Node, forms: Tensor, state: _Pass, slopes: Slopes) -> None:

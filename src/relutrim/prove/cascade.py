@@ -5,6 +5,7 @@
    linear bound is smallest is the most promising witness against it, so it is tried at once; other slopes
    only for neurons that are neither proved nor refuted by then.
 3. Gradient search for the few that are left, from the most promising inputs met so far.
+4. Linear programs over the convex hulls of single neurons, with branching, for what resists both.
 
 Every bound found on the way tightens all layers behind it.
 """
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +28,7 @@ from relutrim.domain.domain import Problem
 from relutrim.network.graph import Network, Node
 from relutrim.network.operators import Linear, Relu, Reshape, Scale
 from relutrim.prove.deadline import Deadline
+from relutrim.prove.hull.bound import hull_bound
 from relutrim.rounding import require_ieee
 from relutrim.search.climb import Targets, climb
 from relutrim.search.leap import leap
@@ -34,6 +37,7 @@ from relutrim.search.witnesses import Witnesses
 _ROWS = 1024
 _RANDOM = 256
 _STUBBORN = 64
+_HULL_SECONDS = 2.0
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage's name, how many neurons are decided, and how many there are."""
@@ -70,6 +74,7 @@ class Cascade:
         self._gradients()
         self._sharpen()
         self._leaps()
+        self._hulls()
         return counted
 
     def observe(self, data: Iterable[Tensor]) -> int:
@@ -129,6 +134,47 @@ class Cascade:
     def _leap(self, *, steps: int, starts: int) -> None:
         method = partial(leap, self.network, self.region, steps=steps, deadline=self.deadline)
         self._attack(method, starts)
+
+    def _hulls(self) -> None:
+        """Linear programs over the neurons' convex hulls for what is left, the nearest to a proof first.
+
+        They get all the time that is left, in fair shares; without a limit only a little.
+        """
+        deadline = self.deadline if self.deadline.seconds is not None else Deadline(_HULL_SECONDS)
+        targets = self._missing()
+        known = []
+        for name, neuron, sign in zip(
+            targets.relu, targets.index.tolist(), targets.sign.tolist(), strict=True
+        ):
+            pre = self.values[self.network[name].inputs[0]]
+            known.append(
+                (abs(float((pre.hi if sign > 0 else pre.lo).flatten()[neuron])), name, neuron, -sign)
+            )
+        for done, (_, name, neuron, sign) in enumerate(sorted(known)):
+            if deadline.passed:
+                return
+            relu = self.network[name]
+            if bool(self.undecided(relu)[neuron]):
+                share = deadline.within(deadline.left / (len(known) - done))
+                self._hull(relu, neuron, sign, share)
+                self._report("programs")
+
+    def _hull(self, relu: Node, neuron: int, sign: float, deadline: Deadline) -> None:
+        """One neuron in one direction: ``sign`` +1 asks for a proof that it is active."""
+        seen = self.witnesses.seen[relu.name]
+
+        def refuted(points: Tensor) -> bool:
+            self.witnesses.observe(self.region.project(points))
+            return bool((seen.inactive if sign > 0 else seen.active)[neuron] >= 0)
+
+        pre = relu.inputs[0]
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = hull_bound(self.backward, pre, neuron, sign, deadline, refuted)
+        except RuntimeError:  # a solver that breaks decides nothing
+            return
+        index = torch.tensor([neuron], device=self.region.lo.device)
+        self._improve(pre, index, sign, torch.tensor([found.lower], dtype=torch.float64, device=index.device))
 
     def _attack(self, method: Callable[[Targets], Tensor], starts: int = 1) -> None:
         """Try a search method on all missing states, from ``starts`` inputs each."""

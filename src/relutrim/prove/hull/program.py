@@ -1,0 +1,169 @@
+"""A linear program with finite column bounds, and lower bounds of it that hold whatever the solver says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+import numpy.typing as npt
+
+from relutrim.network.operators import Array
+from relutrim.rounding import ETA, gamma
+
+Index = npt.NDArray[np.int64]
+_CLEAR = (
+    highspy.HighsModelStatus.kOptimal,
+    highspy.HighsModelStatus.kInfeasible,
+    highspy.HighsModelStatus.kTimeLimit,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """``lower <= values . v[columns] <= upper``; an end may be infinite.
+
+    ``owner`` is the column of the neuron that the row is about, -1 if there is none.
+    """
+
+    columns: Index
+    values: Array
+    lower: float
+    upper: float
+    owner: int = -1
+
+
+class Program:
+    """``min cost . v + offset`` over ``lo <= v <= hi`` and rows; rows can be added between solves."""
+
+    def __init__(self, lo: Array, hi: Array, cost: Array, offset: float, rows: list[Row]) -> None:
+        self._own = lo, hi
+        self._narrowed: set[int] = set()
+        self.lo, self.hi, self.cost, self.offset = lo.copy(), hi.copy(), cost, offset
+        self.rows: list[Row] = []
+        self.ray: Array | None = None
+        self._solver = _quiet_solver()
+        model = highspy.HighsLp()
+        model.num_col_, model.num_row_ = len(lo), 0
+        model.col_cost_, model.col_lower_, model.col_upper_ = cost, lo, hi
+        self._solver.passModel(model)
+        self.add(rows)
+
+    def add(self, rows: list[Row]) -> None:
+        """Add rows; the next solve starts from where the last one ended."""
+        if not rows:
+            return
+        starts = np.cumsum([0, *(len(row.columns) for row in rows[:-1])]).astype(np.int32)
+        columns = np.concatenate([row.columns for row in rows]).astype(np.int32)
+        self._solver.addRows(
+            len(rows),
+            np.array([row.lower for row in rows]),
+            np.array([row.upper for row in rows]),
+            len(columns),
+            starts,
+            columns,
+            np.concatenate([row.values for row in rows]),
+        )
+        self.rows += rows
+
+    def purge(self, keep: int, duals: Array) -> None:
+        """Drop rows behind the first ``keep`` that carry no dual: cuts that no longer cut."""
+        idle = [i for i in range(keep, len(duals)) if duals[i] == 0]
+        if idle:
+            self._solver.deleteRows(len(idle), np.array(idle, dtype=np.int32))
+            gone = set(idle)
+            self.rows = [row for i, row in enumerate(self.rows) if i not in gone]
+
+    def narrow(self, ends: dict[int, tuple[float, float]]) -> None:
+        """Narrow some columns' bounds until the next call; all others get their own back."""
+        for column in self._narrowed - ends.keys():
+            self.lo[column], self.hi[column] = self._own[0][column], self._own[1][column]
+            self._solver.changeColBounds(column, self.lo[column], self.hi[column])
+        for column, (low, high) in ends.items():
+            self.lo[column], self.hi[column] = low, high
+            self._solver.changeColBounds(column, low, high)
+        self._narrowed = set(ends)
+
+    def solve(self, seconds: float) -> tuple[Array, Array] | None:
+        """A primal and a dual solution, neither to be trusted; None if the solver has none to offer."""
+        self._solver.setOptionValue("time_limit", self._solver.getRunTime() + seconds)
+        self._solver.run()
+        if self._solver.getModelStatus() not in _CLEAR:
+            self._solver.clearSolver()  # a basis that leads nowhere; once more from the start
+            self._solver.run()
+        self.ray = self._dual_ray()
+        if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            return None
+        solution = self._solver.getSolution()
+        point, duals = np.array(solution.col_value), np.array(solution.row_dual)
+        if point.shape != self.lo.shape or duals.shape != (len(self.rows),):
+            return None
+        return point, duals
+
+    def lower_bound(self, duals: Array) -> float:
+        """A number that the program's value is not below, for **any** duals; NaN if they lead nowhere.
+
+        ``cost . v = (cost - y A) . v + y A v``: the first part is smallest at an end of each column, the
+        second at an end of each row. Duals of the wrong sign for a one-sided row are set to 0.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows ends as NaN
+            return self._lagrangian(self.cost, self.offset, duals)
+
+    def infeasible(self) -> bool:
+        """Whether the solver's ray proves that no point satisfies all rows: then 0 would have a bound above
+        0.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.ray is not None and self._lagrangian(0 * self.cost, 0.0, self.ray) > 0
+
+    def downstream(self, duals: Array) -> Array:
+        """How much the value would gain per unit of each column, its own neuron's rows left aside."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            index, weights, owners = self._products(np.where(np.isfinite(duals), duals, 0.0))
+            others = index != owners
+            return self.cost - np.bincount(index[others], weights[others], len(self.cost))
+
+    def _lagrangian(self, cost: Array, offset: float, duals: Array) -> float:
+        lower, upper = (np.array([getattr(row, end) for row in self.rows]) for end in ("lower", "upper"))
+        ends = np.where(duals > 0, lower, upper)
+        duals = np.where(np.isfinite(duals) & np.isfinite(ends), duals, 0.0)
+        used = np.flatnonzero(duals)
+        index, weights, _ = self._products(duals)
+        count = len(self.lo)
+        reduced = cost - np.bincount(index, weights, count)
+        sizes = np.abs(cost) + np.bincount(index, np.abs(weights), count)
+        most = int(np.bincount(index, minlength=count).max(initial=0)) + 2
+        reach = np.maximum(np.abs(self.lo), np.abs(self.hi))
+        paid = duals[used] * ends[used]
+        total = float(reduced @ np.where(reduced > 0, self.lo, self.hi)) + float(paid.sum()) + offset
+        size = float(np.abs(reduced) @ reach) + float(np.abs(paid).sum()) + abs(offset)
+        terms = count + len(used) + 4
+        radius = gamma(most) * float(sizes @ reach) + gamma(terms) * size
+        radius += (most + terms) * ETA * (2 + float(reach.sum()))
+        bound = float(np.nextafter(total - radius, -np.inf))
+        return bound if np.isfinite(bound) else float("nan")
+
+    def _products(self, duals: Array) -> tuple[Index, Array, Index]:
+        """Columns, ``dual * coefficient`` and owners of all entries of the rows with a dual."""
+        rows = [(self.rows[i], duals[i]) for i in np.flatnonzero(duals)]
+        if not rows:
+            return np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64)
+        return (
+            np.concatenate([row.columns for row, _ in rows]),
+            np.concatenate([row.values * dual for row, dual in rows]),
+            np.concatenate([np.full(len(row.columns), row.owner) for row, _ in rows]),
+        )
+
+    def _dual_ray(self) -> Array | None:
+        if self._solver.getModelStatus() != highspy.HighsModelStatus.kInfeasible:
+            return None
+        _, found, ray = self._solver.getDualRay()
+        ray = np.array(ray) if found else np.zeros(0)
+        return ray if ray.shape == (len(self.rows),) else None
+
+
+def _quiet_solver() -> highspy.Highs:
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    return solver

@@ -1,0 +1,199 @@
+"""Linear programs over neurons' hulls: every row is true, every bound holds, whatever the solver says."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import oracle
+import relutrim
+import strategies
+from relutrim.analysis import analyze_network
+from relutrim.domain import Box
+from relutrim.network import Linear, Network, Node, Output, Port, Relu
+from relutrim.prove.cascade import Cascade
+from relutrim.prove.deadline import Deadline
+from relutrim.prove.hull.bound import hull_bound
+from relutrim.prove.hull.model import Model
+from relutrim.prove.hull.program import Program, Row
+from relutrim.prove.verdict import Verdict
+from test_soundness import QUICK, as_domain
+
+slow = settings(suppress_health_check=list(HealthCheck), max_examples=60)
+
+
+def bounded(problem) -> Cascade:
+    """A cascade with interval and linear bounds only: enough is left open for the programs."""
+    network, random = problem
+    cascade = Cascade(as_domain(random).fit(network), Deadline())
+    cascade.bound(search=False)
+    return cascade
+
+
+def open_neurons(cascade: Cascade) -> list[tuple[Node, int]]:
+    return [
+        (relu, neuron)
+        for relu in cascade.network.relus
+        for neuron in cascade.undecided(relu).nonzero()[:, 0].tolist()
+    ]
+
+
+def true_point(model: Model, network: Network, x: list[Fraction]) -> list[Fraction]:
+    """What the program's columns really are for an input."""
+    values = oracle.evaluate(network, x)
+    point = [Fraction(0)] * len(model.program.lo)
+    for name, columns in model._columns.items():
+        for entry, column in columns.items():
+            point[column] = values[name][entry]
+    for neuron in model._neurons:
+        if neuron.state >= 0:
+            point[neuron.state] = Fraction(int(point[neuron.column] > 0))
+    return point
+
+
+@slow
+@given(strategies.problems(max_layers=3))
+def test_rows_and_cuts_are_true_of_every_input(problem):
+    network, random = problem
+    cascade = bounded(problem)
+    for relu, neuron in open_neurons(cascade)[:4]:
+        model = Model(cascade.backward, relu.inputs[0], neuron, 1.0)
+        for _ in range(4):
+            solved = model.program.solve(5.0)
+            if solved is None or not model.separate(solved[0]):
+                break
+        for x in oracle.random_points(random.polytope, 4):
+            point = true_point(model, network, x)
+            for low, value, high in zip(model.program.lo, point, model.program.hi, strict=True):
+                assert Fraction(float(low)) <= value <= Fraction(float(high))
+            for row in model.program.rows:
+                pairs = zip(row.values, row.columns, strict=True)
+                value = sum((Fraction(float(a)) * point[int(j)] for a, j in pairs), Fraction(0))
+                assert math.isinf(row.lower) or Fraction(row.lower) <= value
+                assert math.isinf(row.upper) or value <= Fraction(row.upper)
+
+
+@slow
+@given(strategies.problems(max_layers=3))
+def test_bounds_never_exceed_the_exact_minimum(problem):
+    network, random = problem
+    cascade = bounded(problem)
+    exact = oracle.exact_ranges(network, random.polytope)
+    for relu, neuron in open_neurons(cascade)[:4]:
+        low, high = exact[relu.name][neuron]
+        for sign, least in ((1.0, low), (-1.0, -high)):
+            found = hull_bound(cascade.backward, relu.inputs[0], neuron, sign, Deadline(5))
+            assert not found.lower > 0 or Fraction(found.lower) <= least
+            assert math.isnan(found.lower) or math.isinf(found.lower) or Fraction(found.lower) <= least
+
+
+@slow
+@given(strategies.problems(max_layers=3, extreme=False))
+def test_branching_proves_what_has_a_margin(problem):
+    network, random = problem
+    cascade = bounded(problem)
+    exact = oracle.exact_ranges(network, random.polytope)
+    for relu, neuron in open_neurons(cascade)[:4]:
+        low, high = exact[relu.name][neuron]
+        for sign, least in ((1.0, low), (-1.0, -high)):
+            if least > Fraction(1, 1000):
+                assert hull_bound(cascade.backward, relu.inputs[0], neuron, sign, Deadline(20)).lower >= 0
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=3, max_size=3))
+def test_any_duals_give_a_true_bound(duals):
+    rows = [
+        Row(np.array([0, 1]), np.array([1.0, 1.0]), 1.0, np.inf),
+        Row(np.array([0, 1]), np.array([1.0, -1.0]), -0.5, 0.5),
+        Row(np.array([1]), np.array([3.0]), -np.inf, 2.0),
+    ]
+    program = Program(np.zeros(2), np.ones(2), np.array([1.0, 2.0]), 0.25, rows)
+    bound = program.lower_bound(np.array(duals))
+    assert math.isnan(bound) or bound <= 0.75 + 2 * 0.25 + 0.25  # the minimum is at (0.75, 0.25)
+
+
+def test_the_solvers_own_duals_give_the_minimum():
+    rows = [
+        Row(np.array([0, 1]), np.array([1.0, 1.0]), 1.0, np.inf),
+        Row(np.array([0, 1]), np.array([1.0, -1.0]), -0.5, 0.5),
+    ]
+    program = Program(np.zeros(2), np.ones(2), np.array([1.0, 2.0]), 0.25, rows)
+    _, duals = program.solve(5.0)
+    assert program.lower_bound(duals) == pytest.approx(1.5, abs=1e-12)
+
+
+def test_an_empty_program_is_proved_empty_by_its_ray():
+    program = Program(
+        np.zeros(2), np.ones(2), np.ones(2), 0.0, [Row(np.array([0, 1]), np.array([1.0, 1.0]), 3.0, np.inf)]
+    )
+    assert program.solve(5.0) is None
+    assert program.infeasible()
+    program.ray = -program.ray
+    assert not program.infeasible()
+
+
+def hard() -> Network:
+    """relu(d) + relu(-d) - relu(d) + 0.05 with d = x0 - x1: never below 0.05, but that takes a case
+    distinction.
+    """
+    first = Linear(np.array([[1.0, -1.0], [-1.0, 1.0], [1.0, -1.0]]), np.zeros(3))
+    second = Linear(np.array([[1.0, 1.0, -1.0]]), np.array([0.05]))
+    third = Linear(np.ones((1, 1)), np.zeros(1))
+    return Network(
+        Port("x", (2,)),
+        (
+            Node("a", first, ("x",)),
+            Node("r", Relu(), ("a",)),
+            Node("b", second, ("r",)),
+            Node("s", Relu(), ("b",)),
+            Node("y", third, ("s",)),
+        ),
+        (Output("y", "y"),),
+    )
+
+
+@pytest.mark.parametrize("garbage", ["nothing", "nan", "noise", "error"])
+def test_a_solver_that_lies_never_makes_a_wrong_verdict(monkeypatch, garbage):
+    noise = np.random.default_rng(0)
+
+    def solve(self, seconds):
+        called.append(garbage)
+        if garbage == "error":
+            raise RuntimeError("the solver broke")
+        if garbage == "nothing":
+            return None
+        size = (len(self.lo), len(self.rows))
+        if garbage == "nan":
+            return np.full(size[0], np.nan), np.full(size[1], np.nan)
+        return noise.normal(size=size[0]), 1e6 * noise.normal(size=size[1])
+
+    truth = oracle.exact_ranges(hard(), oracle.Polytope.of([0, 0], [1, 1]))
+    called: list[str] = []
+    monkeypatch.setattr(Program, "solve", solve)
+    stability = analyze_network(hard(), Box(0, 1), data=None, **{**QUICK, "time_limit": 2.0})
+    for layer in stability.layers:
+        for verdict, (low, high) in zip(layer.verdict, truth[layer.name], strict=True):
+            assert verdict != Verdict.ACTIVE or low >= 0
+            assert verdict != Verdict.INACTIVE or high <= 0
+    assert called
+    assert not stability.complete
+
+
+def test_a_case_distinction_is_proved_by_branching():
+    stability = analyze_network(hard(), Box(0, 1), data=None, **QUICK)
+    assert stability.layers[1].which(Verdict.ACTIVE) == [0]
+
+
+def test_a_leftover_of_a_paper_network_is_proved(shared):
+    network = relutrim.load(shared / "networks" / "paper" / "mnist_2x200_l1_0.00015_s0.onnx")
+    stability = relutrim.analyze(network, Box(0, 1), time_limit=120)
+    assert stability.complete
+    x = torch.rand(2000, 784, dtype=torch.float64, generator=torch.Generator().manual_seed(5)).round()
+    pre = network.run(x)[network.relus[1].inputs[0]]
+    assert bool((pre[:, stability.layers[1].verdict == Verdict.ACTIVE] > 0).all())
