@@ -37,7 +37,7 @@ from relutrim.search.witnesses import Witnesses
 _ROWS = 1024
 _RANDOM = 256
 _STUBBORN = 64
-_HULL_SECONDS = 2.0
+_HULL_SECONDS = 0.8
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage's name, how many neurons are decided, and how many there are."""
