@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -169,8 +168,7 @@ class Cascade:
 
         pre = relu.inputs[0]
         try:
-            with np.errstate(over="ignore", invalid="ignore"):
-                found = hull_bound(self.backward, pre, neuron, sign, deadline, refuted)
+            found = hull_bound(self.backward, pre, neuron, sign, deadline, refuted)
         except RuntimeError:  # a solver that breaks decides nothing
             return
         index = torch.tensor([neuron], device=self.region.lo.device)

@@ -27,6 +27,8 @@ from relutrim.network.operators import Array
 from relutrim.prove.hull.program import Index, Program, Row
 from relutrim.rounding import ETA, gamma
 
+_OVERFLOW = np.errstate(over="ignore", invalid="ignore")
+"""What overflows makes useless rows and NaN bounds, never false ones."""
 _DROPPED = 1e-3
 """What the weights dropped from one row may add up to, as a share of what the bound is to gain."""
 
@@ -62,6 +64,7 @@ class Model:
     _base: int = field(init=False)
     slack: float = field(init=False)
 
+    @_OVERFLOW
     def __post_init__(self) -> None:
         ends = self.backward.values[self.target]
         missing = abs(float((ends.lo if self.sign > 0 else ends.hi).flatten()[self.neuron]))
@@ -99,6 +102,7 @@ class Model:
         """Drop cuts that carry no dual."""
         self.program.purge(self._base, duals)
 
+    @_OVERFLOW
     def separate(self, point: Array) -> int:
         """Add for each unstable neuron the hull inequality that ``point`` violates most; how many were
         added.
@@ -116,6 +120,7 @@ class Model:
             ends[neuron.column] = (0.0, neuron.hi if on else 0.0)
         self.program.narrow(ends)
 
+    @_OVERFLOW
     def to_branch(self, point: Array, duals: Array) -> int | None:
         """The number of the neuron whose relaxation costs most at ``point``, None if every state is
         decided.
