@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,10 +21,12 @@ from relutrim.domain import Box
 from relutrim.network import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
-from relutrim.prove.hull.bound import hull_bound
-from relutrim.prove.hull.model import Model
+from relutrim.prove.hull.model import Goal, Model
 from relutrim.prove.hull.program import Program, Row
-from relutrim.prove.verdict import Verdict
+from relutrim.prove.hull.proof import Proof, covers
+from relutrim.prove.hull.tree import Tree
+from relutrim.prove.recheck import recheck
+from relutrim.prove.verdict import Evidence, Verdict
 from test_soundness import QUICK, as_domain
 
 slow = settings(suppress_health_check=list(HealthCheck), max_examples=60)
@@ -51,19 +55,26 @@ def true_point(model: Model, network: Network, x: list[Fraction]) -> list[Fracti
     for name, columns in model._columns.items():
         for entry, column in columns.items():
             point[column] = values[name][entry]
-    for neuron in model._neurons:
+    for neuron in model.neurons:
         if neuron.state >= 0:
             point[neuron.state] = Fraction(int(point[neuron.column] > 0))
+            point[neuron.total] = values[network[neuron.relu].inputs[0]][neuron.entry]
     return point
 
 
+def grown(cascade: Cascade, relu: Node, neuron: int, sign: float, depth: int, seconds: float = 5) -> Tree:
+    tree = Tree(cascade.backward, relu.inputs[0], neuron, sign, depth)
+    tree.grow(64, Deadline(seconds))
+    return tree
+
+
 @slow
-@given(strategies.problems(max_layers=3))
-def test_rows_and_cuts_are_true_of_every_input(problem):
+@given(strategies.problems(max_layers=3), st.sampled_from([1, 2, 99]))
+def test_rows_and_cuts_are_true_of_every_input(problem, depth):
     network, random = problem
     cascade = bounded(problem)
     for relu, neuron in open_neurons(cascade)[:4]:
-        model = Model(cascade.backward, relu.inputs[0], neuron, 1.0)
+        model = Model(cascade.backward, Goal.of(cascade.backward, relu.inputs[0], neuron, 1.0, depth))
         for _ in range(4):
             solved = model.program.solve(5.0)
             if solved is None or not model.separate(solved[0]):
@@ -80,17 +91,71 @@ def test_rows_and_cuts_are_true_of_every_input(problem):
 
 
 @slow
-@given(strategies.problems(max_layers=3))
-def test_bounds_never_exceed_the_exact_minimum(problem):
+@given(strategies.problems(max_layers=3), st.sampled_from([1, 2, 99]))
+def test_bounds_never_exceed_the_exact_minimum(problem, depth):
     network, random = problem
     cascade = bounded(problem)
     exact = oracle.exact_ranges(network, random.polytope)
     for relu, neuron in open_neurons(cascade)[:4]:
         low, high = exact[relu.name][neuron]
         for sign, least in ((1.0, low), (-1.0, -high)):
-            found = hull_bound(cascade.backward, relu.inputs[0], neuron, sign, Deadline(5))
+            found = grown(cascade, relu, neuron, sign, depth)
             assert not found.lower > 0 or Fraction(found.lower) <= least
             assert math.isnan(found.lower) or math.isinf(found.lower) or Fraction(found.lower) <= least
+
+
+@slow
+@given(strategies.problems(max_layers=3), st.sampled_from([1, 2, 99]), st.randoms(use_true_random=False))
+def test_a_proof_proves_again_and_a_spoilt_one_never_too_much(problem, depth, random):
+    network, domain = problem
+    cascade = bounded(problem)
+    exact = oracle.exact_ranges(network, domain.polytope)
+    for relu, neuron in open_neurons(cascade)[:3]:
+        low, high = exact[relu.name][neuron]
+        for sign, least in ((1.0, low), (-1.0, -high)):
+            tree = grown(cascade, relu, neuron, sign, depth)
+            if tree.proof is None:
+                continue
+            assert tree.proof.check(cascade.backward) >= tree.lower or math.isnan(tree.lower)
+            bound = spoilt(tree.proof, random).check(cascade.backward)
+            assert math.isnan(bound) or math.isinf(bound) or Fraction(bound) <= least
+
+
+def spoilt(proof: Proof, random) -> Proof:
+    """A proof with a leaf lost, a state flipped, or multipliers changed."""
+    leaves = list(proof.leaves)
+    at = random.randrange(len(leaves))
+    leaf = leaves[at]
+    match random.randrange(3):
+        case 0:
+            del leaves[at]
+        case 1:
+            leaves[at] = replace(
+                leaf, states={k: v ^ (random.random() < 0.5) for k, v in leaf.states.items()}
+            )
+        case 2:
+            rows = {row: dual * random.choice([-1.0, 0.5, 1e3]) for row, dual in (leaf.rows or {}).items()}
+            cuts = [(cut, dual * random.choice([-1.0, 0.5, 1e3])) for cut, dual in leaf.cuts]
+            leaves[at] = replace(leaf, rows=rows, cuts=cuts, bound=0.0)
+    return replace(proof, leaves=tuple(leaves))
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 3), st.booleans(), max_size=4), max_size=8))
+def test_cases_cover_exactly_if_every_assignment_agrees_with_one(cases):
+    every = (dict(enumerate(states)) for states in product([False, True], repeat=4))
+    truth = all(any(case.items() <= states.items() for case in cases) for states in every)
+    assert covers(cases) == truth
+
+
+@slow
+@given(strategies.problems(max_layers=3))
+def test_every_proved_verdict_is_proved_again(problem):
+    network, random = problem
+    stability = analyze_network(network, as_domain(random), data=None, **QUICK)
+    again = recheck(stability)
+    proved = sum(int((layer.evidence == Evidence.PROOF).sum()) for layer in stability.layers)
+    assert again.confirmed + len(again.lost) == proved
+    assert not again.lost or len(again.lost) < proved
 
 
 @slow
@@ -103,7 +168,7 @@ def test_branching_proves_what_has_a_margin(problem):
         low, high = exact[relu.name][neuron]
         for sign, least in ((1.0, low), (-1.0, -high)):
             if least > Fraction(1, 1000):
-                assert hull_bound(cascade.backward, relu.inputs[0], neuron, sign, Deadline(20)).lower >= 0
+                assert grown(cascade, relu, neuron, sign, depth=99, seconds=20).lower >= 0
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=3, max_size=3))

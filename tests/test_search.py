@@ -18,8 +18,8 @@ from relutrim.domain import Box, Domain
 from relutrim.network import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.verdict import Evidence, Verdict
+from relutrim.search.anneal import anneal
 from relutrim.search.climb import Targets, climb
-from relutrim.search.leap import leap
 from relutrim.search.witnesses import Witnesses
 
 slow = settings(suppress_health_check=list(HealthCheck), max_examples=40)
@@ -182,9 +182,10 @@ def test_searches_find_the_corner_and_stay_in_the_domain():
         for sign in (1.0, -1.0):
             best = -region.lower(tensor(-sign * weight)).item()
             targets, forever = missing(30, 0, sign), Deadline()
+            heat = torch.tensor([0.1]).double()
             for found, share in (
                 (climb(network, region, targets, steps=24, deadline=forever), 0.6),
-                (leap(network, region, targets, steps=15, deadline=forever), 0.9),
+                (anneal(network, region, targets, heat, steps=60, deadline=forever), 0.9),
             ):
                 assert region.inside(found).all()
                 value = sign * (found @ tensor(weight.T)).item()
@@ -196,4 +197,5 @@ def test_searches_stop_at_the_deadline():
     region = Box(0, 1).fit(network).region()
     targets, over = missing(2, 0, 1.0), Deadline(0)
     assert torch.equal(climb(network, region, targets, steps=10**9, deadline=over), targets.starts)
-    assert torch.equal(leap(network, region, targets, steps=10**9, deadline=over), targets.starts)
+    heat = torch.tensor([0.1]).double()
+    assert torch.equal(anneal(network, region, targets, heat, steps=10**9, deadline=over), targets.starts)

@@ -32,6 +32,7 @@ def analyze(
     device: str = "cpu",
     output_relu: bool = False,
     seed: int = 0,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Stability:
     """Decide for every ReLU neuron of ``model`` whether it is always on, always off, or neither on
@@ -40,8 +41,11 @@ def analyze(
     ``model`` is a path, an ``nn.Module`` or a :class:`Network`; ``data`` an array of inputs in the domain's
     raw units, used where it provably lies in the domain. ``method``: ``auto`` proves and searches, ``bounds``
     only proves, ``data`` only looks at the data (the paper's inexact mode; its verdicts carry evidence
-    ``data``). ``output_relu`` puts a ReLU behind outputs that have none. Whatever stops the analysis early
-    (the limit in seconds, Ctrl-C) leaves neurons ``unknown``, never wrong.
+    ``data``). ``output_relu`` puts a ReLU behind outputs that have none. ``jobs`` linear programs are solved
+    at once (None: one per core); the outcome does not depend on it.
+
+    Whatever stops the analysis early (the limit in seconds, Ctrl-C) leaves neurons ``unknown``, never wrong.
+    Without a limit only the last stage has one, of five minutes; ``time_limit=math.inf`` lifts that too.
     """
     from relutrim.formats import as_network
 
@@ -53,6 +57,7 @@ def analyze(
         time_limit=time_limit,
         device=device,
         seed=seed,
+        jobs=jobs,
         progress=progress,
     )
 
@@ -67,6 +72,7 @@ def analyze_network(
     device: str,
     seed: int,
     progress: Progress | None,
+    jobs: int | None = None,
 ) -> Stability:
     """:func:`analyze` for a model that is a :class:`Network` already."""
     deadline = Deadline(time_limit)
@@ -79,7 +85,14 @@ def analyze_network(
 
     from relutrim.prove.cascade import Cascade
 
-    cascade = Cascade(problem, deadline, device=_checked_device(device), seed=seed, progress=progress)
+    cascade = Cascade(
+        problem,
+        deadline,
+        device=_checked_device(device),
+        seed=seed,
+        jobs=_checked_jobs(jobs),
+        progress=progress,
+    )
     interrupted, counted = False, 0
     try:
         if method == "data":
@@ -151,6 +164,8 @@ def _conclude(
         interrupted=interrupted,
         data_rows=rows,
         data_rows_outside=rows - counted if finished else 0,
+        proofs=tuple(cascade.proofs),
+        nodes=cascade.nodes,
     )
 
 
@@ -188,6 +203,16 @@ def _batches(rows: Tensor | None) -> Iterator[Tensor]:
 
         for batch in torch.split(rows, _BATCH):
             yield batch.to(torch.float64)
+
+
+def _checked_jobs(jobs: int | None) -> int:
+    import os
+
+    if jobs is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if jobs < 1:
+        raise InputError(f"{jobs} jobs were asked for; at least one is needed")
+    return jobs
 
 
 def _checked_device(device: str) -> str:

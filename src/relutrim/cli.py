@@ -106,7 +106,14 @@ _ANALYSIS = (
         "--data", type=click.Path(path_type=Path), metavar="X.npy", help="Inputs in raw units, one a row."
     ),
     click.option(
-        "--time-limit", type=float, metavar="S", help="Stop after S seconds; the rest stays unknown."
+        "--time-limit",
+        type=float,
+        metavar="S",
+        help="Stop after S seconds; the rest stays unknown. Without it only the last stage has a limit, of "
+        "five minutes; inf lifts that too.",
+    ),
+    click.option(
+        "--jobs", type=click.IntRange(1), metavar="N", help="Linear programs solved at once [default: cores]."
     ),
     click.option("--device", default="cpu", show_default=True, metavar="cpu|cuda", help="Where to compute."),
     click.option(

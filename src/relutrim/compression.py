@@ -93,6 +93,7 @@ def compress(
     device: str = "cpu",
     output_relu: bool = False,
     seed: int = 0,
+    jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Compression:
     """Make ``model`` smaller without changing what it computes on ``domain``.
@@ -115,6 +116,7 @@ def compress(
         time_limit=time_limit,
         device=device,
         seed=seed,
+        jobs=jobs,
         progress=progress,
     )
     return replace(result, model=_same_kind(model, result.stored))

@@ -4,8 +4,10 @@
 2. Layer by layer, interval bounds, then linear bounds for what the intervals leave open. The input at which a
    linear bound is smallest is the most promising witness against it, so it is tried at once; other slopes
    only for neurons that are neither proved nor refuted by then.
-3. Gradient search for the few that are left, from the most promising inputs met so far.
-4. Linear programs over the convex hulls of single neurons, with branching, for what resists both.
+3. Gradient searches for what is left: quick ones from the most promising inputs met so far; then, with every
+   slope tried for every neuron, one through a smoothed network.
+4. Linear programs over the convex hulls of single neurons, with branching, for what resists both
+   (:mod:`relutrim.prove.programs`).
 
 Every bound found on the way tightens all layers behind it.
 """
@@ -27,16 +29,17 @@ from relutrim.domain.domain import Problem
 from relutrim.network.graph import Network, Node
 from relutrim.network.operators import Linear, Relu, Reshape, Scale
 from relutrim.prove.deadline import Deadline
-from relutrim.prove.hull.bound import hull_bound
+from relutrim.prove.hull.proof import Proof
 from relutrim.rounding import require_ieee
-from relutrim.search.climb import Targets, climb
-from relutrim.search.leap import leap
+from relutrim.search.anneal import anneal
+from relutrim.search.climb import Targets, climb, grouped
 from relutrim.search.witnesses import Witnesses
 
 _ROWS = 1024
 _RANDOM = 256
 _STUBBORN = 64
-_HULL_SECONDS = 0.8
+_ANNEAL_STEPS = 100
+_HEATS = (0.1, 0.4)
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage's name, how many neurons are decided, and how many there are."""
@@ -52,7 +55,10 @@ class Cascade:
     deadline: Deadline
     device: str = "cpu"
     seed: int = 0
+    jobs: int = 1
     progress: Progress | None = None
+    proofs: list[Proof] = field(default_factory=list, init=False)
+    nodes: int = field(default=0, init=False)
     values: dict[str, Interval] = field(default_factory=dict, init=False)
     sources: dict[str, list[str]] = field(default_factory=dict, init=False)
 
@@ -71,9 +77,13 @@ class Cascade:
         counted = self.observe(data)
         self.bound(search=True)
         self._gradients()
-        self._sharpen()
-        self._leaps()
-        self._hulls()
+        if self.missing():
+            self.rebound(self.network.input.name)
+            self.anneal()
+        if self.missing():
+            from relutrim.prove.programs import Programs
+
+            Programs(self, self.jobs).run()
         return counted
 
     def observe(self, data: Iterable[Tensor]) -> int:
@@ -85,7 +95,7 @@ class Cascade:
             if self.deadline.passed:
                 break
             counted += self.witnesses.observe(batch.to(self.region.lo).reshape(len(batch), self.region.size))
-            self._report("data")
+            self.report("data")
         return counted
 
     def bound(self, *, search: bool) -> None:
@@ -97,110 +107,90 @@ class Cascade:
             relus = [reader for reader in self.network.readers(name) if isinstance(reader.operator, Relu)]
             if relus:
                 self._tighten(name, relus[0], search)
-                self._report("bounds")
+                self.report("bounds")
 
     def _gradients(self) -> None:
         """Quick gradient rounds for all missing states."""
         for steps in (8, 24):
             self._attack(partial(climb, self.network, self.region, steps=steps, deadline=self.deadline))
 
-    def _sharpen(self) -> None:
-        """If anything is undecided: every slope for every neuron that intervals leave open, not only the
-        undecided ones.
-
-        Their ranges are what the relaxations behind them are made of.
+    def anneal(self, more: Tensor | None = None) -> None:
+        """The strongest search, for all missing states: from the inputs where linear bounds are smallest, or
+        from ``more``.
         """
-        open_layers = [relu for relu in self.network.relus if bool(self.undecided(relu).any())]
-        if not open_layers:
+        targets = self.missing()
+        if not len(targets):
             return
-        for node in self.network.nodes:
+        few = len(targets) <= _STUBBORN
+        if more is None:
+            slopes = (Slope.ADAPTIVE, Slope.ZERO, Slope.CHORD) if few else (Slope.ADAPTIVE,)
+            starts = [targets.starts, *(self._minimisers(targets, slope) for slope in slopes)]
+        else:
+            starts = [point.expand_as(targets.starts) for point in more[-max(1, _STUBBORN // len(targets)) :]]
+        points = torch.cat(starts * len(_HEATS))
+        rows = torch.arange(len(targets), device=points.device).repeat(len(starts) * len(_HEATS))
+        heat = torch.tensor(_HEATS, dtype=points.dtype).repeat_interleave(len(targets) * len(starts))
+        steps = _ANNEAL_STEPS if few else _ANNEAL_STEPS // 4
+        every = torch.arange(len(rows), device=points.device)
+        for part in torch.split(every, self.witnesses.chunk // 16 + 1):
+            if self.deadline.passed:
+                return
+            chosen = replace(targets.take(rows[part]), starts=points[part])
+            found = anneal(self.network, self.region, chosen, heat.to(points)[part], steps, self.deadline)
+            self.witnesses.observe(found)
+            self.report("search")
+
+    def _minimisers(self, targets: Targets, slope: Slope) -> Tensor:
+        """Per target the input at which its linear bound is smallest."""
+        points = targets.starts.clone()
+        for name, rows in grouped(targets).items():
+            for sign in (1.0, -1.0):
+                chosen = rows[targets.sign[rows] == sign]
+                for part in torch.split(chosen, _ROWS):
+                    pre = self.network[name].inputs[0]
+                    forms = self.backward.neurons(pre, targets.index[part], -sign, slope).forms
+                    points[part] = self.region.minimisers(forms)
+        return points
+
+    def prove(
+        self, target: str, neuron: int, sign: float, lower: float, proof: Proof | None, nodes: int
+    ) -> None:
+        """Keep a bound of one neuron if it is better than what was known, with its proof."""
+        known = self.values[target]
+        before = float((known.lo if sign > 0 else -known.hi).flatten()[neuron])
+        self.nodes += nodes
+        if lower > before or (lower == lower and before != before):
+            index = torch.tensor([neuron], device=self.region.lo.device)
+            bound = torch.tensor([lower], dtype=torch.float64, device=index.device)
+            if proof is not None:
+                self.proofs.append(proof)
+            self._improve(target, index, sign, bound)
+
+    def rebound(self, name: str) -> None:
+        """What tighter ranges of a value say about everything behind it: linear bounds with every slope."""
+        order = {node.name: i for i, node in enumerate(self.network.nodes)}
+        for node in self.network.nodes[order.get(name, -1) + 1 :]:
+            if self.deadline.passed:
+                return
             self._refresh(node.name)
             for relu in self.network.readers(node.name):
                 if isinstance(relu.operator, Relu) and self._has_relu_before(node.name):
                     for slope in (Slope.ADAPTIVE, Slope.ZERO, Slope.CHORD):
-                        self._corners(node.name, relu, self._loose(node.name), slope)
-            if self.deadline.passed or open_layers[-1] in self.network.readers(node.name):
-                return
+                        self._corners(node.name, relu, self.loose(node.name), slope)
 
-    def _leaps(self) -> None:
-        """The strongest search, for the stubborn few. Where it shows nothing for many, it is not repeated."""
-        before = len(self._missing())
-        self._leap(steps=15, starts=2)
-        left = len(self._missing())
-        if left and (left <= _STUBBORN or left < before):
-            self._leap(steps=60, starts=max(1, min(8, 8 * _STUBBORN // left)))
-
-    def _leap(self, *, steps: int, starts: int) -> None:
-        method = partial(leap, self.network, self.region, steps=steps, deadline=self.deadline)
-        self._attack(method, starts)
-
-    def _hulls(self) -> None:
-        """Linear programs over the neurons' convex hulls for what is left, the nearest to a proof first.
-
-        They get all the time that is left, in fair shares; without a limit only a little.
-        """
-        deadline = self.deadline if self.deadline.seconds is not None else Deadline(_HULL_SECONDS)
-        targets = self._missing()
-        known = []
-        for name, neuron, sign in zip(
-            targets.relu, targets.index.tolist(), targets.sign.tolist(), strict=True
-        ):
-            pre = self.values[self.network[name].inputs[0]]
-            known.append(
-                (abs(float((pre.hi if sign > 0 else pre.lo).flatten()[neuron])), name, neuron, -sign)
-            )
-        for done, (_, name, neuron, sign) in enumerate(sorted(known)):
-            if deadline.passed:
-                return
-            relu = self.network[name]
-            if bool(self.undecided(relu)[neuron]):
-                share = deadline.within(deadline.left / (len(known) - done))
-                self._hull(relu, neuron, sign, share)
-                self._report("programs")
-
-    def _hull(self, relu: Node, neuron: int, sign: float, deadline: Deadline) -> None:
-        """One neuron in one direction: ``sign`` +1 asks for a proof that it is active."""
-        seen = self.witnesses.seen[relu.name]
-
-        def refuted(points: Tensor) -> bool:
-            self.witnesses.observe(self.region.project(points))
-            return bool((seen.inactive if sign > 0 else seen.active)[neuron] >= 0)
-
-        pre = relu.inputs[0]
-        try:
-            found = hull_bound(self.backward, pre, neuron, sign, deadline, refuted)
-        except RuntimeError:  # a solver that breaks decides nothing
-            return
-        index = torch.tensor([neuron], device=self.region.lo.device)
-        self._improve(pre, index, sign, torch.tensor([found.lower], dtype=torch.float64, device=index.device))
-
-    def _attack(self, method: Callable[[Targets], Tensor], starts: int = 1) -> None:
-        """Try a search method on all missing states, from ``starts`` inputs each."""
-        targets = self._missing()
-        if not len(targets):
-            return
-        rows = torch.arange(len(targets), device=self.region.lo.device).repeat_interleave(starts)
-        for part in torch.split(rows, max(1, self.witnesses.chunk // 16)):
+    def _attack(self, method: Callable[[Targets], Tensor]) -> None:
+        """Try a search method on all missing states."""
+        targets = self.missing()
+        rows = torch.arange(len(targets), device=self.region.lo.device)
+        for part in torch.split(rows, max(1, self.witnesses.chunk // 16)) if len(rows) else ():
             if self.deadline.passed:
                 return
-            chosen = targets.take(part)
-            self.witnesses.observe(method(replace(chosen, starts=self._shaken(chosen.starts, part, starts))))
-            self._report("search")
-
-    def _shaken(self, starts: Tensor, rows: Tensor, count: int) -> Tensor:
-        """The first start of each target as it is, the others with ever more coordinates set to random
-        corners.
-        """
-        turn = torch.arange(len(rows)) % count
-        share = (0.1 * turn)[:, None]
-        pick = torch.rand(starts.shape, generator=self.generator) < share
-        corner = torch.rand(starts.shape, generator=self.generator) < 0.5
-        corners = torch.where(corner.to(starts.device), self.region.lo, self.region.hi)
-        return self.region.project(torch.where(pick.to(starts.device), corners, starts))
+            self.witnesses.observe(method(targets.take(part)))
+            self.report("search")
 
     def undecided(self, relu: Node) -> Tensor:
         """Which neurons of a ReLU are neither proved stable nor shown unstable."""
-        return self._loose(relu.inputs[0]) & ~self.witnesses.seen[relu.name].both
+        return self.loose(relu.inputs[0]) & ~self.witnesses.seen[relu.name].both
 
     def _intervals(self) -> None:
         """Ranges of every value by intervals alone: the frame for everything else, and quick even for large
@@ -219,7 +209,7 @@ class Cascade:
     def _tighten(self, name: str, relu: Node, search: bool) -> None:
         """Linear bounds for the neurons of ``relu``, which reads the value ``name``."""
         if search or not self._interval_is_exact(name):
-            self._corners(name, relu, self._loose(name), Slope.ADAPTIVE, search=search)
+            self._corners(name, relu, self.loose(name), Slope.ADAPTIVE, search=search)
         if not self._has_relu_before(name):
             return
         for slope in (Slope.ZERO, Slope.ONE, Slope.CHORD):
@@ -227,7 +217,7 @@ class Cascade:
                 return
             self._corners(name, relu, self.undecided(relu), slope, search=search)
 
-    def _loose(self, name: str) -> Tensor:
+    def loose(self, name: str) -> Tensor:
         """Which entries of a value have ranges that hold both signs."""
         pre = self.values[name]
         return ~((pre.lo >= 0) | (pre.hi <= 0)).flatten()
@@ -257,7 +247,7 @@ class Cascade:
         self.values[name] = known.meet(Interval(ends, nothing) if sign > 0 else Interval(nothing, -ends))
         self.backward.forget()
 
-    def _missing(self) -> Targets:
+    def missing(self) -> Targets:
         """Every state of an undecided neuron that no input has shown yet, with the most promising input so
         far.
         """
@@ -309,7 +299,8 @@ class Cascade:
             known.update(node.inputs)
         return False
 
-    def _report(self, stage: str) -> None:
+    def report(self, stage: str) -> None:
+        """Say how far the run is."""
         if self.progress is not None:
             total = self.network.neurons
             left = sum(int(self.undecided(relu).sum()) for relu in self.network.relus)

@@ -6,11 +6,13 @@ import time
 
 
 class Deadline:
-    """So many seconds from now, or never."""
+    """So many seconds from now, or never; or now, once it is called off."""
 
-    def __init__(self, seconds: float | None = None) -> None:
+    def __init__(self, seconds: float | None = None, outer: Deadline | None = None) -> None:
         self.started = time.monotonic()
         self.seconds = seconds
+        self._outer = outer
+        self._off = False
 
     @property
     def elapsed(self) -> float:
@@ -24,9 +26,15 @@ class Deadline:
 
     def within(self, seconds: float) -> Deadline:
         """A deadline so many seconds from now, or this one if it comes first."""
-        return Deadline(min(self.left, seconds))
+        return Deadline(min(self.left, seconds), self)
+
+    def call_off(self) -> None:
+        """Let everything that asks stop at once."""
+        self._off = True
 
     @property
     def passed(self) -> bool:
         """Whether to stop."""
+        if self._off or (self._outer is not None and self._outer.passed):
+            return True
         return self.seconds is not None and self.elapsed >= self.seconds

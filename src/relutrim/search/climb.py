@@ -80,3 +80,13 @@ def grouped(targets: Targets) -> dict[str, Tensor]:
     for row, name in enumerate(targets.relu):
         rows.setdefault(name, []).append(row)
     return {name: torch.tensor(found, device=targets.index.device) for name, found in rows.items()}
+
+
+def worth(network: Network, points: Tensor, targets: Targets, groups: dict[str, Tensor]) -> Tensor:
+    """What each row's own target is worth at that row, by the true network: (k,). NaN counts as nothing."""
+    found = points.new_full((len(points),), -torch.inf)
+    computed = network.run(points, until=[network[name].inputs[0] for name in groups])
+    for name, rows in groups.items():
+        y = flat(computed[network[name].inputs[0]])[rows, targets.index[rows]]
+        found[rows] = targets.sign[rows] * y
+    return found.nan_to_num(-torch.inf, -torch.inf, -torch.inf)

@@ -1,15 +1,12 @@
 """The linear program for one neuron: the relaxation of everything it reads, and the cuts that sharpen it.
 
-Per unstable neuron ``x`` with pre-activation ``y = w v + b`` in ``[L, U]`` and state ``z`` in [0, 1]:
-``x >= y``, ``x <= y - L (1 - z)``, ``x <= U z``; active neurons are ``x = y``, inactive ones are left out.
-Only the neurons that the target depends on are in the program. Weights too small to matter are dropped from a
-row, and the row is widened by what they could have added: trained with l1, most weights are such, and they
-slow the simplex down.
-
-The hull's inequality for a subset ``I`` of the inputs is, with ``L'``, ``U'`` the ends of each input at which
-``w_i v_i`` is smallest and largest,
-``x <= sum_I w_i v_i - (1 - z) sum_I w_i L'_i + z (b + sum_not_I w_i U'_i)``; the most violated one takes
-exactly the ``i`` with ``w_i v_i < w_i (L'_i (1 - z) + U'_i z)``.
+Per unstable neuron with pre-activation ``y`` in ``[L, U]``, output ``x`` and state ``z`` in [0, 1]:
+``y = w v + b``, ``x >= y``, ``x <= y - L (1 - z)``, ``x <= U z``; active neurons are ``x = w v + b``,
+inactive ones are left out. Only the neurons that the target depends on are in the program, and of those only
+``depth`` layers: what lies before them is free within its range, which costs little where the ranges are
+tight and makes the program many times smaller. Weights too small to matter are dropped from a row, and the
+row is widened by what they could have added: trained with l1, most weights are such, and they slow the
+simplex down.
 
 Every row holds for the true values of every input of the domain: coefficients are taken as they are, and ends
 are rounded outward.
@@ -17,16 +14,21 @@ are rounded outward.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from relutrim.bounds.linear import Backward
 from relutrim.network.operators import Array
+from relutrim.prove.hull.cuts import Cut, Neuron, cut_row, most_violated
 from relutrim.prove.hull.program import Index, Program, Row
 from relutrim.rounding import ETA, gamma
 
+States: TypeAlias = Mapping[int, bool]
+"""Neurons of a program, by number, whose states are fixed: True is on."""
 _OVERFLOW = np.errstate(over="ignore", invalid="ignore")
 """What overflows makes useless rows and NaN bounds, never false ones."""
 _DROPPED = 1e-3
@@ -34,91 +36,118 @@ _DROPPED = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class _Neuron:
-    """A neuron of the program: its columns (``state`` is -1 if it is active) and its pre-activation."""
+class Goal:
+    """``min sign * y`` of one neuron, over so many layers before it, with rows this precise."""
 
-    column: int
-    state: int
-    inputs: Index
-    weights: Array
-    bias: float
-    radius: float
-    lo: float
-    hi: float
+    target: str
+    neuron: int
+    sign: float
+    depth: int
+    droppable: float
+
+    @classmethod
+    def of(cls, backward: Backward, target: str, neuron: int, sign: float, depth: int) -> Goal:
+        """As precise as what is missing to a proof asks for."""
+        ends = backward.values[target]
+        missing = abs(float((ends.lo if sign > 0 else ends.hi).flatten()[neuron]))
+        return cls(target, neuron, sign, depth, min(max(_DROPPED * missing, 1e-10), 1e-5))
+
+
+_Forms: TypeAlias = dict[str, tuple[Index, Array]]
+"""A linear form by the values it reads: flat indices and weights."""
 
 
 @dataclass(eq=False)
 class Model:
-    """``min sign * y`` of one neuron over the relaxation of what it reads."""
+    """The program of a goal; the same goal and the same ranges make the same program."""
 
     backward: Backward
-    target: str
-    neuron: int
-    sign: float
+    goal: Goal
     program: Program = field(init=False)
-    _neurons: list[_Neuron] = field(default_factory=list, init=False)
+    neurons: list[Neuron] = field(default_factory=list, init=False)
+    cuts: list[Cut] = field(default_factory=list, init=False)
+    base: int = field(init=False)
+    slack: float = field(init=False)
     _lo: list[float] = field(default_factory=list, init=False)
     _hi: list[float] = field(default_factory=list, init=False)
     _columns: dict[str, dict[int, int]] = field(default_factory=dict, init=False)
-    _droppable: float = field(init=False)
-    _base: int = field(init=False)
-    slack: float = field(init=False)
 
     @_OVERFLOW
     def __post_init__(self) -> None:
-        ends = self.backward.values[self.target]
-        missing = abs(float((ends.lo if self.sign > 0 else ends.hi).flatten()[self.neuron]))
-        self._droppable = min(max(_DROPPED * missing, 1e-10), 1e-5)
-        goal = self._pre_activations(self.target, [self.neuron])[0]
+        network, values = self.backward.network, self.backward.values
+        ((forms, bias, radius),) = self._pre_activations(self.goal.target, [self.goal.neuron])
         wanted: dict[str, set[int]] = {}
-        _want(wanted, goal[0])
-        rows: list[tuple[str, int, dict[str, tuple[Index, Array]], float, float]] = []
-        for relu in reversed(self.backward.network.relus):
-            pre = relu.inputs[0]
-            upper = self.backward.values[pre].hi.flatten()
+        distance: dict[str, int] = {}
+        _want(wanted, distance, forms, 1)
+        modelled: list[tuple[str, int, _Forms, float, float]] = []
+        for relu in reversed(network.relus):
+            pre = values[relu.inputs[0]]
+            upper = pre.hi.flatten()
             entries = sorted(i for i in wanted.pop(relu.name, ()) if not float(upper[i]) <= 0)
-            for entry, (forms, bias, radius) in zip(
-                entries, self._pre_activations(pre, entries), strict=True
+            if not entries:
+                continue
+            if distance[relu.name] > self.goal.depth:
+                for i in entries:
+                    self._column(relu.name, i, max(0.0, float(pre.lo.flatten()[i])), float(upper[i]))
+                continue
+            for entry, (reads, shift, off) in zip(
+                entries, self._pre_activations(relu.inputs[0], entries), strict=True
             ):
-                rows.append((relu.name, entry, forms, bias, radius))
-                _want(wanted, forms)
-        source = self.backward.network.input.name
-        box = self.backward.values[source]
+                modelled.append((relu.name, entry, reads, shift, off))
+                _want(wanted, distance, reads, distance[relu.name] + 1)
+        source = network.input.name
+        box = values[source]
         for entry in sorted(wanted.pop(source, ())):
             self._column(source, entry, float(box.lo.flatten()[entry]), float(box.hi.flatten()[entry]))
-        program_rows = self._region_rows(source)
-        for name, entry, forms, bias, radius in reversed(rows):
-            program_rows += self._add_neuron(name, entry, forms, bias, radius)
+        rows = self._region_rows(source)
+        for item in reversed(modelled):
+            rows += self._add_neuron(*item)
         cost = np.zeros(len(self._lo))
-        inputs, weights = self._gather(goal[0])
-        cost[inputs] = self.sign * weights
-        self.program = Program(
-            np.array(self._lo), np.array(self._hi), cost, self.sign * goal[1], program_rows
-        )
-        self.slack = goal[2]
-        self._base = len(program_rows)
-
-    def purge(self, duals: Array) -> None:
-        """Drop cuts that carry no dual."""
-        self.program.purge(self._base, duals)
+        inputs, weights = self._gather(forms)
+        cost[inputs] = self.goal.sign * weights
+        self.program = Program(np.array(self._lo), np.array(self._hi), cost, self.goal.sign * bias, rows)
+        self.ends = np.array(self._lo), np.array(self._hi)
+        self.slack = radius
+        self.base = len(rows)
 
     @_OVERFLOW
     def separate(self, point: Array) -> int:
         """Add for each unstable neuron the hull inequality that ``point`` violates most; how many were
         added.
         """
-        cuts = [cut for neuron in self._neurons if neuron.state >= 0 and (cut := self._cut(neuron, point))]
-        self.program.add(cuts)
-        return len(cuts)
+        found = [
+            Cut(number, chosen)
+            for number, neuron in enumerate(self.neurons)
+            if neuron.state >= 0 and (chosen := most_violated(neuron, point, *self.ends)) is not None
+        ]
+        self.add(found)
+        return len(found)
 
-    def split(self, states: dict[int, bool]) -> None:
-        """Fix the states of some neurons, given by their number; all others are free."""
+    @_OVERFLOW
+    def add(self, cuts: Iterable[Cut]) -> None:
+        """Add cuts, as they are."""
+        cuts = list(cuts)
+        self.program.add([cut_row(self.neurons[cut.neuron], cut.chosen, *self.ends) for cut in cuts])
+        self.cuts += cuts
+
+    def purge(self, duals: Array) -> None:
+        """Drop cuts that carry no dual."""
+        kept = self.program.purge(self.base, duals)
+        self.cuts = [self.cuts[i] for i in kept]
+
+    def split(self, states: States) -> None:
+        """Fix the states of some neurons; all others are free."""
         ends: dict[int, tuple[float, float]] = {}
         for number, on in states.items():
-            neuron = self._neurons[number]
+            neuron = self.neurons[number]
             ends[neuron.state] = (1.0, 1.0) if on else (0.0, 0.0)
             ends[neuron.column] = (0.0, neuron.hi if on else 0.0)
+            ends[neuron.total] = (0.0, neuron.hi) if on else (neuron.lo, 0.0)
         self.program.narrow(ends)
+
+    def bound(self, duals: Array) -> float:
+        """A proven lower bound of the goal, for any duals."""
+        return float(np.nextafter(self.program.lower_bound(duals) - self.slack, -np.inf))
 
     @_OVERFLOW
     def to_branch(self, point: Array, duals: Array) -> int | None:
@@ -127,26 +156,55 @@ class Model:
         """
         weights = np.abs(self.program.downstream(duals))
         best, chosen = 0.0, None
-        for number, neuron in enumerate(self._neurons):
+        for number, neuron in enumerate(self.neurons):
             if neuron.state >= 0 and self.program.lo[neuron.state] < self.program.hi[neuron.state]:
-                y = float(neuron.weights @ point[neuron.inputs]) + neuron.bias
-                gap = float(point[neuron.column]) - max(0.0, y)
+                gap = float(point[neuron.column]) - max(0.0, float(point[neuron.total]))
                 score = abs(gap) * float(weights[neuron.column])
                 if score > best:
                     best, chosen = score, number
         return chosen
 
-    def input_of(self, point: Array) -> torch.Tensor:
-        """The network input in a solution; inputs that play no part lie at their lower ends."""
+    @_OVERFLOW
+    def leanings(self, point: Array) -> dict[int, bool]:
+        """The states that a solution leans to: on where the pre-activation is positive."""
+        return {
+            number: bool(point[neuron.total] > 0)
+            for number, neuron in enumerate(self.neurons)
+            if neuron.state >= 0
+        }
+
+    @_OVERFLOW
+    def weight_of_ends(self, point: Array, duals: Array) -> list[tuple[str, int, float, float]]:
+        """What the bound would gain if an end of a neuron's range went to 0, to first order: (ReLU, entry,
+        +1 for the lower end or -1 for the upper, gain).
+        """
+        found = []
+        rows = iter(range(len(self.program.rows)))
+        first: dict[int, int] = {}
+        for at, row in zip(rows, self.program.rows, strict=False):
+            first.setdefault(row.owner, at)
+        for neuron in self.neurons:
+            if neuron.state >= 0:
+                at, z = first[neuron.column], float(point[neuron.state])
+                below, off = abs(float(duals[at + 2])), abs(float(duals[at + 3]))
+                found.append((neuron.relu, neuron.entry, 1.0, below * (1 - z) * -neuron.lo))
+                found.append((neuron.relu, neuron.entry, -1.0, off * z * neuron.hi))
+        return found
+
+    def input_of(self, point: Array) -> torch.Tensor | None:
+        """The network input in a solution, None if the program does not reach back to it; inputs that play
+        no part lie at their lower ends.
+        """
         region = self.backward.region
+        known = self._columns.get(self.backward.network.input.name, {})
+        if not known:
+            return None
         x = region.lo.clone()
-        for entry, column in self._columns.get(self.backward.network.input.name, {}).items():
-            x[entry] = float(point[column])
+        entries = torch.tensor(list(known), device=x.device)
+        x[entries] = torch.as_tensor(point[list(known.values())], device=x.device)
         return x[None]
 
-    def _pre_activations(
-        self, target: str, entries: list[int]
-    ) -> list[tuple[dict[str, tuple[Index, Array]], float, float]]:
+    def _pre_activations(self, target: str, entries: list[int]) -> list[tuple[_Forms, float, float]]:
         """Per entry: what it reads (name -> indices and weights), its bias, and how far off that can be."""
         device = self.backward.region.lo.device
         pulled = self.backward.affine(target, torch.tensor(entries, dtype=torch.int64, device=device))
@@ -164,7 +222,7 @@ class Model:
             share = np.abs(row) * reach
             order = np.argsort(share)
             adds_up = np.cumsum(share[order])
-            dropped = int(np.searchsorted(adds_up, self._droppable, side="right"))
+            dropped = int(np.searchsorted(adds_up, self.goal.droppable, side="right"))
             keep = np.sort(order[dropped:])
             lost = float(adds_up[dropped - 1]) * (1 + gamma(len(row))) + len(row) * ETA if dropped else 0.0
             reads = {
@@ -180,7 +238,7 @@ class Model:
         self._columns.setdefault(name, {})[entry] = len(self._lo) - 1
         return len(self._lo) - 1
 
-    def _gather(self, forms: dict[str, tuple[Index, Array]]) -> tuple[Index, Array]:
+    def _gather(self, forms: _Forms) -> tuple[Index, Array]:
         """The columns and weights of a form; entries without a column are always 0."""
         columns: list[int] = []
         weights: list[float] = []
@@ -192,26 +250,27 @@ class Model:
                     weights.append(value)
         return np.array(columns, dtype=np.int64), np.array(weights)
 
-    def _add_neuron(
-        self, name: str, entry: int, forms: dict[str, tuple[Index, Array]], bias: float, radius: float
-    ) -> list[Row]:
+    def _add_neuron(self, name: str, entry: int, forms: _Forms, bias: float, radius: float) -> list[Row]:
         pre = self.backward.values[self.backward.network[name].inputs[0]]
         lo, hi = float(pre.lo.flatten()[entry]), float(pre.hi.flatten()[entry])
         inputs, weights = self._gather(forms)
         column = self._column(name, entry, max(lo, 0.0), hi)
-        row = np.append(inputs, column), np.append(-weights, 1.0)
-        above = Row(*row, _down(bias - radius), np.inf, column)
+        low = float(np.nextafter(bias - radius, -np.inf))
+        high = float(np.nextafter(bias + radius, np.inf))
+        own = (inputs, weights, bias, radius, lo, hi)
         if lo >= 0:
-            self._neurons.append(_Neuron(column, -1, inputs, weights, bias, radius, lo, hi))
-            return [Row(*row, _down(bias - radius), _up(bias + radius), column)]
-        state = len(self._lo)
-        self._lo.append(0.0)
-        self._hi.append(1.0)
-        self._neurons.append(_Neuron(column, state, inputs, weights, bias, radius, lo, hi))
-        end = _up(_up(bias + radius) - lo)
-        below = Row(np.append(row[0], state), np.append(row[1], -lo), -np.inf, end, column)
-        off = Row(np.array([column, state]), np.array([1.0, -hi]), -np.inf, 0.0, column)
-        return [above, below, off]
+            self.neurons.append(Neuron(name, entry, column, -1, -1, *own))
+            return [Row(np.append(inputs, column), np.append(-weights, 1.0), low, high, column)]
+        state, total = len(self._lo), len(self._lo) + 1
+        self._lo += [0.0, lo]
+        self._hi += [1.0, hi]
+        self.neurons.append(Neuron(name, entry, column, state, total, *own))
+        return [
+            Row(np.append(inputs, total), np.append(-weights, 1.0), low, high, column),
+            Row(np.array([column, total]), np.array([1.0, -1.0]), 0.0, np.inf, column),
+            Row(np.array([column, total, state]), np.array([1.0, -1.0, -lo]), -np.inf, -lo, column),
+            Row(np.array([column, state]), np.array([1.0, -hi]), -np.inf, 0.0, column),
+        ]
 
     def _region_rows(self, source: str) -> list[Row]:
         """The domain's own constraints, where all inputs they weigh have columns."""
@@ -225,34 +284,8 @@ class Model:
                 rows.append(Row(np.array([known[int(i)] for i in used]), weights[used], lower, upper))
         return rows
 
-    def _cut(self, neuron: _Neuron, point: Array) -> Row | None:
-        w, v = neuron.weights, point[neuron.inputs]
-        z, x = point[neuron.state], point[neuron.column]
-        lo, hi = np.array(self._lo)[neuron.inputs], np.array(self._hi)[neuron.inputs]
-        smallest, largest = np.where(w > 0, w * lo, w * hi), np.where(w > 0, w * hi, w * lo)
-        chosen = w * v < smallest * (1 - z) + largest * z
-        inside, outside = smallest[chosen], largest[~chosen]
-        slack = gamma(len(w) + 4)
-        # Rounded so that the cut stays true at z = 0 (where only the first matters) and at z = 1.
-        low = _down(float(inside.sum()) - slack * float(np.abs(inside).sum()) - len(w) * ETA)
-        high = float(outside.sum()) + slack * float(np.abs(outside).sum()) + len(w) * ETA
-        slope = low + (neuron.bias + neuron.radius + high)
-        slope = _up(slope + slack * (abs(low) + abs(neuron.bias) + neuron.radius + abs(high)))
-        excess = x - (float((w * v)[chosen].sum()) - low + slope * z)
-        if not excess > 1e-7 * (1 + abs(x)):
-            return None
-        columns = np.concatenate([neuron.inputs[chosen], [neuron.column, neuron.state]])
-        return Row(columns, np.concatenate([-w[chosen], [1.0, -slope]]), -np.inf, -low, neuron.column)
 
-
-def _want(wanted: dict[str, set[int]], forms: dict[str, tuple[Index, Array]]) -> None:
+def _want(wanted: dict[str, set[int]], distance: dict[str, int], forms: _Forms, away: int) -> None:
     for name, (indices, _) in forms.items():
         wanted.setdefault(name, set()).update(indices.tolist())
-
-
-def _up(value: float) -> float:
-    return float(np.nextafter(value, np.inf))
-
-
-def _down(value: float) -> float:
-    return float(np.nextafter(value, -np.inf))
+        distance[name] = min(distance.get(name, away), away)

@@ -17,6 +17,8 @@ _CLEAR = (
     highspy.HighsModelStatus.kInfeasible,
     highspy.HighsModelStatus.kTimeLimit,
 )
+_ITERATIONS = 20_000
+"""Iterations of the simplex method that a program of this kind never needs unless it stalls."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +68,18 @@ class Program:
         )
         self.rows += rows
 
-    def purge(self, keep: int, duals: Array) -> None:
-        """Drop rows behind the first ``keep`` that carry no dual: cuts that no longer cut."""
+    def purge(self, keep: int, duals: Array) -> list[int]:
+        """Drop rows behind the first ``keep`` that carry no dual: cuts that no longer cut.
+
+        Returns which of the rows behind the first ``keep`` stay.
+        """
         idle = [i for i in range(keep, len(duals)) if duals[i] == 0]
         if idle:
             self._solver.deleteRows(len(idle), np.array(idle, dtype=np.int32))
-            gone = set(idle)
-            self.rows = [row for i, row in enumerate(self.rows) if i not in gone]
+        gone = set(idle)
+        stay = [i for i in range(keep, len(self.rows)) if i not in gone]
+        self.rows = [*self.rows[:keep], *(self.rows[i] for i in stay)]
+        return [i - keep for i in stay]
 
     def narrow(self, ends: dict[int, tuple[float, float]]) -> None:
         """Narrow some columns' bounds until the next call; all others get their own back."""
@@ -85,12 +92,21 @@ class Program:
         self._narrowed = set(ends)
 
     def solve(self, seconds: float) -> tuple[Array, Array] | None:
-        """A primal and a dual solution, neither to be trusted; None if the solver has none to offer."""
-        self._solver.setOptionValue("time_limit", self._solver.getRunTime() + seconds)
-        self._solver.run()
-        if self._solver.getModelStatus() not in _CLEAR:
-            self._solver.clearSolver()  # a basis that leads nowhere; once more from the start
+        """A primal and a dual solution, neither to be trusted; None if the solver has none to offer.
+
+        The first solve goes through the interior, which is quicker from nowhere; later ones start from the
+        last basis, and go through the interior where that leads nowhere.
+        """
+        ways = ("simplex", "ipm") if self._solver.getBasis().valid else ("ipm", "simplex")
+        until = self._solver.getRunTime() + seconds
+        for way in ways:
+            self._solver.setOptionValue("solver", way)
+            self._solver.setOptionValue("time_limit", until)
             self._solver.run()
+            status = self._solver.getModelStatus()
+            if status in _CLEAR and not (way == "ipm" and status == highspy.HighsModelStatus.kInfeasible):
+                break  # what the interior finds empty it has no ray for
+            self._solver.clearSolver()
         self.ray = self._dual_ray()
         if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
@@ -109,12 +125,13 @@ class Program:
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows ends as NaN
             return self._lagrangian(self.cost, self.offset, duals)
 
-    def infeasible(self) -> bool:
-        """Whether the solver's ray proves that no point satisfies all rows: then 0 would have a bound above
-        0.
+    def infeasible(self, ray: Array | None = None) -> bool:
+        """Whether a ray (the solver's, if none is given) proves that no point satisfies all rows: then 0
+        would have a bound above 0.
         """
+        ray = self.ray if ray is None else ray
         with np.errstate(over="ignore", invalid="ignore"):
-            return self.ray is not None and self._lagrangian(0 * self.cost, 0.0, self.ray) > 0
+            return ray is not None and self._lagrangian(0 * self.cost, 0.0, ray) > 0
 
     def downstream(self, duals: Array) -> Array:
         """How much the value would gain per unit of each column, its own neuron's rows left aside."""
@@ -166,4 +183,6 @@ def _quiet_solver() -> highspy.Highs:
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)
+    solver.setOptionValue("simplex_dual_edge_weight_strategy", 1)  # Devex: steepest edge can stall here
+    solver.setOptionValue("simplex_iteration_limit", _ITERATIONS)
     return solver

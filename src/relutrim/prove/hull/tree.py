@@ -1,0 +1,132 @@
+"""Branch and bound on the states of neurons, over one linear program that is cut ever sharper.
+
+Every leaf is closed by a Lagrangian bound that holds in spite of rounding, or by a ray that proves it empty.
+Cuts are made from the ranges that hold on the whole domain, so they serve every node. A tree can be grown a
+little, left, and grown on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from relutrim.bounds.linear import Backward
+from relutrim.network.operators import Array
+from relutrim.prove.deadline import Deadline
+from relutrim.prove.hull.model import Goal, Model
+from relutrim.prove.hull.proof import Leaf, Proof
+
+_ROUNDS = (14, 5)
+"""Rounds of cuts at the root and at other nodes."""
+_STALL = 0.03
+"""Rounds of cuts go on while each closes at least this share of what is missing."""
+_PURGE = 3
+"""Every so many rounds, cuts that carry no dual go."""
+
+
+@dataclass(eq=False)
+class Tree:
+    """One neuron in one direction.
+
+    ``lower`` is a proven lower bound of ``sign * y`` (NaN: none): until the tree is closed, that of its root.
+    ``inputs`` are the network inputs of solutions, where the program reaches back so far: what to try as
+    witnesses. ``dead`` says that growing on leads nowhere.
+    """
+
+    backward: Backward
+    target: str
+    neuron: int
+    sign: float
+    depth: int = 99
+    lower: float = math.nan
+    nodes: int = 0
+    dead: bool = False
+    inputs: list[Tensor] = field(default_factory=list)
+    root: tuple[Array, Array] | None = None
+    proof: Proof | None = None
+
+    def __post_init__(self) -> None:
+        goal = Goal.of(self.backward, self.target, self.neuron, self.sign, self.depth)
+        self.model = Model(self.backward, goal)
+        self._open: list[dict[int, bool]] = [{}]
+        self._leaves: list[Leaf] = []
+
+    @property
+    def closed(self) -> bool:
+        """Whether every leaf is proved: then ``lower`` is at least 0."""
+        return not self._open
+
+    def grow(self, nodes: int, deadline: Deadline, rounds: tuple[int, int] = _ROUNDS) -> None:
+        """Solve up to so many more nodes."""
+        for _ in range(nodes):
+            if self.closed or self.dead or deadline.passed:
+                return
+            self._solve(self._open.pop(), rounds, deadline)
+
+    def _solve(self, states: dict[int, bool], rounds: tuple[int, int], deadline: Deadline) -> None:
+        self.model.split(states)
+        leaf, last = self._cut_and_solve(states, rounds[bool(states)], deadline)
+        self.nodes += 1
+        if not states:
+            self.lower, self.root = leaf.bound, last
+            self.proof = Proof.of(self.model, [leaf]) if leaf.bound > -math.inf else None
+        if leaf.bound >= 0:
+            self._leaves.append(leaf)
+            if self.closed:
+                self._conclude()
+            return
+        branch = None if last is None else self.model.to_branch(*last)
+        if last is None or branch is None:
+            self._open.append(states)
+            self.dead = not deadline.passed
+            return
+        self.model.purge(last[1])
+        self._open += [{**states, branch: False}, {**states, branch: True}]
+
+    def dive(self, seconds: float) -> None:
+        """From the root's solution, fix every state to what it leans to: the input that is best then is often
+        a witness.
+        """
+        if self.root is None:
+            return
+        self.model.split(self.model.leanings(self.root[0]))
+        solved = self.model.program.solve(seconds)
+        if solved is not None:
+            self._note(solved[0])
+
+    def _conclude(self) -> None:
+        self.lower = min(leaf.bound for leaf in self._leaves)
+        self.proof = Proof.of(self.model, self._leaves)
+
+    def _cut_and_solve(
+        self, states: dict[int, bool], rounds: int, deadline: Deadline
+    ) -> tuple[Leaf, tuple[Array, Array] | None]:
+        """The best bound over rounds of cuts, infinite if there is no point at all; the last solution."""
+        model, program = self.model, self.model.program
+        best = Leaf(states, math.nan)
+        last = None
+        for number in range(rounds):
+            if deadline.passed:
+                break
+            if last is not None and number % _PURGE == 0:
+                model.purge(last[1])
+            last = program.solve(min(deadline.left, 1e6))
+            if last is None:
+                if program.infeasible() and program.ray is not None:
+                    return Leaf.closed(model, states, math.inf, program.ray), None
+                return best, None
+            self._note(last[0])
+            bound = model.bound(last[1])
+            stalled = bound - best.bound < _STALL * abs(best.bound)
+            if not bound <= best.bound:
+                best = Leaf.closed(model, states, bound, last[1])
+            if best.bound >= 0 or stalled or not model.separate(last[0]):
+                break
+        return best, last
+
+    def _note(self, point: Array) -> None:
+        found = self.model.input_of(point)
+        if found is not None:
+            self.inputs.append(found)

@@ -1,0 +1,218 @@
+"""The last stage of the cascade: linear programs for what bounds and searches leave open.
+
+1. A program per missing state, over the last two layers before the neuron, then over three. Inputs of their
+   solutions are where the search goes on from.
+2. If any neuron resists: the ranges of the neurons that it depends on are tightened by programs of their own,
+   layer by layer, from the first. Each is a smaller problem, and every reader profits.
+3. Trees for the rest, all grown in turn by ever more nodes.
+
+All programs of a round start from the same ranges and are merged in order, so the outcome depends on how far
+the time reaches, but not on how many run at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from relutrim.network.graph import Node
+from relutrim.prove.deadline import Deadline
+from relutrim.prove.hull.tree import Tree
+from relutrim.prove.parallel import spread
+
+if TYPE_CHECKING:
+    from relutrim.prove.cascade import Cascade
+
+_SECONDS = 300.0
+"""The limit of this stage where the analysis has none."""
+_DIVE_SECONDS = 5.0
+_TIGHTEN_ROUNDS = 4
+_FIRST_NODES = 8
+_ALL = 10**6
+_HEAVY = 0.9
+"""The share of a layer's weight that is worth tightening."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A proof that ``sign * y >= 0`` for a neuron of a ReLU."""
+
+    relu: str
+    neuron: int
+    sign: float
+
+
+@dataclass(eq=False)
+class Programs:
+    """One run of the stage, on the state of a cascade."""
+
+    cascade: Cascade
+    jobs: int = 1
+
+    def __post_init__(self) -> None:
+        limit = self.cascade.deadline
+        self.deadline = limit.within(_SECONDS) if limit.seconds is None else limit
+
+    def run(self) -> None:
+        """Until everything is decided, nothing leads on, or time is up."""
+        self._roots(2)
+        open_ = self._roots(3)
+        if open_:
+            self._turn(open_, _FIRST_NODES)
+            self._tighten(open_)
+            self._trees()
+
+    def _wanted(self) -> list[Wanted]:
+        """What is missing, the nearest to a proof first."""
+        targets = self.cascade.missing()
+        found = []
+        for name, neuron, sign in zip(
+            targets.relu, targets.index.tolist(), targets.sign.tolist(), strict=True
+        ):
+            pre = self.cascade.values[self.cascade.network[name].inputs[0]]
+            gap = abs(float((pre.hi if sign > 0 else pre.lo).flatten()[neuron]))
+            found.append((gap, name, neuron, -sign))
+        return [Wanted(*key) for _, *key in sorted(found)]
+
+    def _open(self, wanted: Wanted) -> bool:
+        cascade = self.cascade
+        seen = cascade.witnesses.seen[wanted.relu]
+        shown = (seen.inactive if wanted.sign > 0 else seen.active)[wanted.neuron] >= 0
+        return bool(cascade.undecided(cascade.network[wanted.relu])[wanted.neuron]) and not bool(shown)
+
+    def _roots(self, depth: int) -> list[tuple[Wanted, Tree]]:
+        """The root of every missing state's program, and a search from the solutions' inputs."""
+        found: list[tuple[Wanted, Tree]] = []
+
+        def done(wanted: Wanted, tree: Tree | None) -> None:
+            if tree is not None:
+                found.append((wanted, tree))
+                self._keep(tree)
+
+        wanted = self._wanted()
+        make = partial(self._root, depth=depth, seconds=self._share(len(wanted)))
+        spread(make, wanted, self.jobs, self.deadline, done)
+        self._search([tree for want, tree in found if self._open(want)])
+        return [(want, tree) for want, tree in found if self._open(want)]
+
+    def _share(self, count: int) -> float:
+        """With a limit, a fair part of half of what is left for each of so many."""
+        return max(0.5, self.jobs * self.deadline.left / (2 * max(1, count)))
+
+    def _root(self, wanted: Wanted, depth: int, seconds: float) -> Tree | None:
+        deadline = self.deadline.within(seconds)
+        tree = self._planted(wanted, depth)
+        if tree is not None and _grown(tree, 1, deadline) and not tree.closed:
+            tree.dive(min(deadline.left, _DIVE_SECONDS))
+        return tree
+
+    def _planted(self, wanted: Wanted, depth: int) -> Tree | None:
+        pre = self.cascade.network[wanted.relu].inputs[0]
+        try:
+            return Tree(self.cascade.backward, pre, wanted.neuron, wanted.sign, depth)
+        except RuntimeError:  # a solver that breaks decides nothing
+            return None
+
+    def _keep(self, tree: Tree) -> None:
+        """Note what a tree has proved, and try its inputs."""
+        self.cascade.prove(tree.target, tree.neuron, tree.sign, tree.lower, tree.proof, tree.nodes)
+        if tree.inputs:
+            points = self.cascade.region.project(torch.cat(tree.inputs))
+            self.cascade.witnesses.observe(points)
+        self.cascade.report("programs")
+
+    def _search(self, trees: Sequence[Tree]) -> None:
+        """From the inputs that programs propose, for all missing states at once."""
+        points = [tree.inputs[-1] for tree in trees if tree.inputs]
+        if points:
+            self.cascade.anneal(self.cascade.region.project(torch.cat(points)))
+
+    def _tighten(self, roots: Sequence[tuple[Wanted, Tree]]) -> None:
+        """Ranges of the neurons that open ones depend on, one layer after the other."""
+        weights = self._weights(roots)
+        for relu in self.cascade.network.relus[1:]:
+            if self.deadline.passed or not self._wanted():
+                return
+            chosen = self._heaviest(relu, weights)
+            if chosen:
+                make = partial(self._range, depth=2, seconds=self._share(len(chosen)))
+                spread(make, chosen, self.jobs, self.deadline, self._keep_of)
+                self.cascade.rebound(relu.inputs[0])
+
+    def _keep_of(self, _: Wanted, tree: Tree | None) -> None:
+        if tree is not None:
+            self._keep(tree)
+
+    def _weights(self, roots: Sequence[tuple[Wanted, Tree]]) -> dict[Wanted, float]:
+        """What the ends of other neurons' ranges are worth to the open ones, in units of what those miss."""
+        weights: dict[Wanted, float] = {}
+        for wanted, tree in roots:
+            if self._open(wanted) and tree.root is not None and tree.lower < 0:
+                for relu, entry, sign, gain in tree.model.weight_of_ends(*tree.root):
+                    end = Wanted(relu, entry, sign)
+                    weights[end] = weights.get(end, 0.0) + gain / -tree.lower
+        return weights
+
+    def _heaviest(self, relu: Node, weights: dict[Wanted, float]) -> list[Wanted]:
+        """The ends of a layer that carry most of its weight, heaviest first."""
+        loose = self.cascade.loose(relu.inputs[0])
+        own = {end: w for end, w in weights.items() if end.relu == relu.name and bool(loose[end.neuron])}
+        chosen, sum_, total = [], 0.0, sum(own.values())
+        for end in sorted(own, key=lambda end: (-own[end], end.neuron, end.sign)):
+            if not sum_ < _HEAVY * total:
+                break
+            chosen.append(end)
+            sum_ += own[end]
+        return chosen
+
+    def _range(self, wanted: Wanted, depth: int, seconds: float) -> Tree | None:
+        tree = self._planted(wanted, depth)
+        if tree is not None:
+            _grown(tree, 1, self.deadline.within(seconds), (_TIGHTEN_ROUNDS, 0))
+        return tree
+
+    def _trees(self) -> None:
+        """Branch and bound for all that is left, in turns."""
+        trees = [(want, tree) for want in self._wanted() if (tree := self._planted(want, 3)) is not None]
+        nodes = _FIRST_NODES
+        while trees and not self.deadline.passed:
+            trees = self._turn(trees, nodes)
+            nodes *= 4
+
+    def _turn(self, trees: list[tuple[Wanted, Tree]], nodes: int) -> list[tuple[Wanted, Tree]]:
+        """Grow every tree by so many nodes, and search on from what they propose; what is still open.
+
+        A tree that leads nowhere is planted again with all layers.
+        """
+        share = self._share(len(trees)) if len(trees) > self.jobs else math.inf
+
+        def grow(pair: tuple[Wanted, Tree]) -> Tree:
+            pair[1].inputs.clear()
+            _grown(pair[1], nodes, self.deadline.within(share))
+            return pair[1]
+
+        spread(grow, trees, self.jobs, self.deadline, lambda _, tree: self._keep(tree))
+        self._search([tree for wanted, tree in trees if self._open(wanted)])
+        left = []
+        for wanted, tree in trees:
+            if self._open(wanted):
+                grown = tree if not tree.dead else self._planted(wanted, _ALL) if tree.depth < _ALL else None
+                left += [(wanted, grown)] if grown is not None else []
+        return left
+
+
+def _grown(tree: Tree, nodes: int, deadline: Deadline, rounds: tuple[int, int] | None = None) -> bool:
+    try:
+        if rounds is None:
+            tree.grow(nodes, deadline)
+        else:
+            tree.grow(nodes, deadline, rounds)
+    except RuntimeError:  # a solver that breaks decides nothing
+        tree.dead = True
+        return False
+    return not math.isnan(tree.lower)

@@ -1,0 +1,97 @@
+"""The strongest search for a missing state: climb a smoothed network while the smoothing fades.
+
+A neuron that resists gradient steps mostly sits on a ridge: the input lies on the border of several linear
+pieces, and each piece's gradient leads across the border and down. Or on a plateau, where everything it reads
+is off. Softplus in place of ReLU rounds the ridges and tilts the plateaus; its temperature falls to 0 over
+the steps, and Adam's steps shrink with it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from relutrim.bounds.values import flat
+from relutrim.domain.region import Region
+from relutrim.network.graph import Network
+from relutrim.network.operators import Relu
+from relutrim.prove.deadline import Deadline
+from relutrim.search.climb import Targets, grouped, worth
+
+_STEP = 0.1
+"""The first steps, as a share of the domain's width."""
+_LOOK = 5
+"""How many steps to go between two looks at the true network."""
+
+
+def anneal(
+    network: Network, region: Region, targets: Targets, heat: Tensor, steps: int, deadline: Deadline
+) -> Tensor:
+    """The best input met for each target, (k, n), in the region up to rounding.
+
+    ``heat`` (k,) is the first temperature of each row, in units of each layer's typical pre-activation.
+    """
+    groups = grouped(targets)
+    points = targets.starts
+    scales = _scales(network, points, groups)
+    width = region.hi - region.lo
+    best, best_at = worth(network, points, targets, groups), points
+    mean, square = torch.zeros_like(points), torch.zeros_like(points)
+    for step in range(1, steps + 1):
+        if deadline.passed:
+            break
+        left = 1 - (step - 1) / steps
+        temperature = {name: heat * (left**2 * scale) for name, scale in scales.items()}
+        slope = _smooth_gradient(network, points, targets, groups, temperature)
+        mean, square = 0.9 * mean + 0.1 * slope, 0.99 * square + 0.01 * slope**2
+        typical = (square / (1 - 0.99**step)).sqrt()
+        move = (mean / (1 - 0.9**step)) / typical.clamp(min=1e-300)
+        points = region.project(points + _STEP * (left + 0.02) * width * move)
+        if step % _LOOK == 0 or step == steps:
+            # The corner that the gradient points to is the best input of all if no neuron switches before it.
+            for candidate in (points, torch.where(slope == 0, points, region.minimisers(-slope))):
+                value = worth(network, candidate, targets, groups)
+                better = value > best
+                best = torch.where(better, value, best)
+                best_at = torch.where(better[:, None], candidate, best_at)
+    return best_at
+
+
+def _scales(network: Network, points: Tensor, groups: dict[str, Tensor]) -> dict[str, float]:
+    """The mean size of the pre-activations of each ReLU at some inputs."""
+    names = [relu.inputs[0] for relu in network.relus]
+    values = network.run(points, until=names)
+    return {
+        relu.name: float(values[relu.inputs[0]].abs().mean().nan_to_num(1.0, 1.0, 1.0))
+        for relu in network.relus
+    }
+
+
+def _smooth_gradient(
+    network: Network,
+    points: Tensor,
+    targets: Targets,
+    groups: dict[str, Tensor],
+    temperature: dict[str, Tensor],
+) -> Tensor:
+    """The gradient of each row's own target, with softplus of the row's temperature in place of ReLU."""
+    x = points.detach().requires_grad_(True)
+    values = {network.input.name: x.reshape(len(x), *network.input.shape)}
+    total = x.new_zeros(())
+    waiting = set(groups)
+    for node in network.nodes:
+        inputs = [values[name] for name in node.inputs]
+        if isinstance(node.operator, Relu):
+            y = inputs[0]
+            if node.name in groups:
+                rows = groups[node.name]
+                total = total + (targets.sign[rows] * flat(y)[rows, targets.index[rows]]).sum()
+                waiting.discard(node.name)
+                if not waiting:
+                    break
+            t = temperature[node.name].clamp(min=1e-12).reshape(-1, *[1] * (y.dim() - 1))
+            values[node.name] = t * torch.nn.functional.softplus(y / t)
+        else:
+            values[node.name] = node.operator.forward(inputs)
+    (slope,) = torch.autograd.grad(total, x, allow_unused=True, materialize_grads=True)
+    return slope.nan_to_num(0.0, 0.0, 0.0)
