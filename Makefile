@@ -24,6 +24,7 @@ format: $(STAMP_DEV)
 
 bench: $(STAMP_DEV)
 	$(BIN)/python -m benchmarks.stability
+	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.leo
 
 clean:

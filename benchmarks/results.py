@@ -65,12 +65,11 @@ def command_memory_mb(arguments: list[str]) -> float:
     return int(done.stderr.split()[-1]) / 1024
 
 
-def write_section(name: str, text: str) -> None:
-    """Put a section in place of its older version, or at the end."""
+def write_section(name: str, text: str, command: str | None = None) -> None:
+    """Put a section in place of its older version, or at the end, with the command that makes it."""
+    command = command or f"python -m benchmarks.{name}"
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    section = (
-        f"{begin}\n## {name}\n\n`python -m benchmarks.{name}`, {date.today()}, {machine()}\n\n{text}\n{end}"
-    )
+    section = f"{begin}\n## {name}\n\n`{command}`, {date.today()}, {machine()}\n\n{text}\n{end}"
     old = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else HEADER
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
     new = pattern.sub(lambda _: section, old) if pattern.search(old) else f"{old.rstrip()}\n\n{section}\n"

@@ -80,9 +80,14 @@ class Backward:
         self._radii.clear()
         self._relaxations.clear()
 
-    def neurons(self, target: str, index: Tensor, sign: float, slopes: Slopes) -> Bounded:
-        """Lower bounds of ``sign * value[index]`` of a node: flat indices, ``sign`` +1 or -1."""
-        return self._finish(self._unit(target, index, sign), slopes)
+    def neurons(
+        self, target: str, index: Tensor, sign: float, slopes: Slopes, boxes: Tensor | None = None
+    ) -> Bounded:
+        """Lower bounds of ``sign * value[index]`` of a node: flat indices, ``sign`` +1 or -1.
+
+        Where ``values`` are those of many boxes, ``boxes`` says which one each entry is bounded on.
+        """
+        return self._finish(self._unit(target, index, sign, boxes), slopes)
 
     def affine(self, target: str, index: Tensor) -> Pulled:
         """Entries of a value in terms of the ReLUs before it and the input, without any relaxation."""
@@ -93,11 +98,11 @@ class Backward:
         radius = state.radius * (1 + 2.0**-20) + roundings
         return Pulled({name: flat(forms) for name, forms in state.waiting.items()}, state.constant, radius)
 
-    def _unit(self, target: str, index: Tensor, sign: float) -> _Pass:
+    def _unit(self, target: str, index: Tensor, sign: float, boxes: Tensor | None = None) -> _Pass:
         operator = self.network[target].operator if target in self.network else None
         count = int(index.shape[0])
         like = self.values[self.network.input.name].lo
-        state = _Pass(count, like, self.values)
+        state = _Pass(count, like, self.values, boxes)
         if isinstance(operator, Linear) and len(self.network.shapes[target]) == 1:
             # A unit form times W is a row of W: no product, no rounding.
             state.add(self.network[target].inputs[0], sign * operator.forward_rows(index, like))
@@ -126,10 +131,14 @@ class Backward:
             forms = flat(state.waiting.pop(source))
         else:
             forms = state.constant.new_zeros(state.constant.shape[0], self.region.size)
-        low = self.region.lower(forms)
+        low = self._lower(forms, state.boxes)
         roundings = gamma(len(self.network.nodes) + 4) * (state.total + low.abs())
         roundings = roundings.where(state.total != 0, 0 * roundings)  # 0 + low is exact
         return Bounded(widen_down(state.constant + low, state.radius * (1 + 2.0**-20) + roundings), forms)
+
+    def _lower(self, forms: Tensor, boxes: Tensor | None) -> Tensor:
+        """The smallest value of each form over the region."""
+        return self.region.lower(forms)
 
     def _last(self, state: _Pass, *, affine: bool = False) -> str | None:
         """The waiting node (or affine node) that comes last in the order, so that all its readers are
@@ -152,13 +161,13 @@ class Backward:
             return
         assert isinstance(operator, Relu)
         relaxation = self.relaxation(node, slopes if isinstance(slopes, Slope) else Slope.ADAPTIVE)
-        below = relaxation.lower_slope
+        below = state.own(relaxation.lower_slope)
         if not isinstance(slopes, Slope):
-            below = torch.where(relaxation.unstable, slopes[node.name].clamp(0, 1), below)
-        slope = torch.where(forms > 0, below, relaxation.upper_slope)
+            below = torch.where(state.own(relaxation.unstable), slopes[node.name].clamp(0, 1), below)
+        slope = torch.where(forms > 0, below, state.own(relaxation.upper_slope))
         negative = flat(forms.clamp(max=0))
         terms = negative.shape[1]
-        state.shift(negative @ relaxation.intercept.flatten())
+        state.shift(state.dot(negative, relaxation.intercept))
         radius = relaxation.radius + gamma(terms) * relaxation.intercept
         radius = radius + torch.where(relaxation.unstable, 2 * ETA, torch.zeros_like(radius))
         state.charge(forms, radius, 2 * terms * ETA + ETA * float(relaxation.reach.sum()))
@@ -197,8 +206,11 @@ class Backward:
 class _Pass:
     """The running sums of one backward pass: forms waiting at nodes, constants, rounding radii."""
 
-    def __init__(self, count: int, like: Tensor, values: dict[str, Interval]) -> None:
+    def __init__(
+        self, count: int, like: Tensor, values: dict[str, Interval], boxes: Tensor | None = None
+    ) -> None:
         self.values = values
+        self.boxes = boxes
         self.waiting: dict[str, Tensor] = {}
         self.constant = like.new_zeros(count)
         self.total = like.new_zeros(count)
@@ -222,8 +234,18 @@ class _Pass:
     def charge(self, forms: Tensor, radius: Tensor, underflow: float) -> None:
         """Add ``|forms| . radius``, and the underflow where a form is not exactly zero."""
         size = flat(forms.abs())
-        cost = size @ radius.flatten()
+        cost = self.dot(size, radius)
         if underflow and size.shape[1]:
             # Not `underflow * (some > 0)`: a bool times a Python number is float32, where ETA is 0.
             cost = cost + torch.where(size.amax(1) == 0, torch.zeros_like(cost), underflow)
         self.radius = self.radius + cost
+
+    def own(self, per_box: Tensor) -> Tensor:
+        """What holds on each form's own box."""
+        return per_box if self.boxes is None or len(per_box) == 1 else per_box[self.boxes]
+
+    def dot(self, forms: Tensor, per_box: Tensor) -> Tensor:
+        """Each form (a row) times a vector of its own box."""
+        if self.boxes is None or len(per_box) == 1:
+            return forms @ per_box.flatten()
+        return (forms * flat(per_box)[self.boxes]).sum(1)

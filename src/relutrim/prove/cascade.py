@@ -29,7 +29,7 @@ from relutrim.domain.domain import Problem
 from relutrim.network.graph import Network, Node
 from relutrim.network.operators import Linear, Relu, Reshape, Scale
 from relutrim.prove.deadline import Deadline
-from relutrim.prove.hull.proof import Proof
+from relutrim.prove.parts import AnyProof
 from relutrim.rounding import require_ieee
 from relutrim.search.anneal import anneal
 from relutrim.search.climb import Targets, climb, grouped
@@ -57,7 +57,7 @@ class Cascade:
     seed: int = 0
     jobs: int = 1
     progress: Progress | None = None
-    proofs: list[Proof] = field(default_factory=list, init=False)
+    proofs: list[AnyProof] = field(default_factory=list, init=False)
     nodes: int = field(default=0, init=False)
     values: dict[str, Interval] = field(default_factory=dict, init=False)
     sources: dict[str, list[str]] = field(default_factory=dict, init=False)
@@ -82,7 +82,10 @@ class Cascade:
             self.anneal()
         if self.missing():
             from relutrim.prove.programs import Programs
+            from relutrim.prove.splitting import Splitting, applies
 
+            if applies(self):
+                Splitting(self).run()
             Programs(self, self.jobs).run()
         return counted
 
@@ -153,7 +156,7 @@ class Cascade:
         return points
 
     def prove(
-        self, target: str, neuron: int, sign: float, lower: float, proof: Proof | None, nodes: int
+        self, target: str, neuron: int, sign: float, lower: float, proof: AnyProof | None, nodes: int
     ) -> None:
         """Keep a bound of one neuron if it is better than what was known, with its proof."""
         known = self.values[target]

@@ -52,9 +52,9 @@ def spread(
                 failed.append(error)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(min(jobs, len(items)))]
-    for thread in threads:
-        thread.start()
     try:
+        for thread in threads:
+            thread.start()
         for thread in threads:
             thread.join()
     except KeyboardInterrupt:

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
+from relutrim.bounds.linear import Backward
 from relutrim.network.graph import Node
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.tree import Tree
@@ -95,7 +97,7 @@ class Programs:
                 self._keep(tree)
 
         wanted = self._wanted()
-        make = partial(self._root, depth=depth, seconds=self._share(len(wanted)))
+        make = partial(self._root, self._frozen(), depth=depth, seconds=self._share(len(wanted)))
         spread(make, wanted, self.jobs, self.deadline, done)
         self._search([tree for want, tree in found if self._open(want)])
         return [(want, tree) for want, tree in found if self._open(want)]
@@ -104,17 +106,22 @@ class Programs:
         """With a limit, a fair part of half of what is left for each of so many."""
         return max(0.5, self.jobs * self.deadline.left / (2 * max(1, count)))
 
-    def _root(self, wanted: Wanted, depth: int, seconds: float) -> Tree | None:
+    def _frozen(self) -> Backward:
+        """The ranges as they are now, for all programs of a round: proofs of some do not reach the others."""
+        return Backward(self.cascade.network, self.cascade.region, dict(self.cascade.values))
+
+    def _root(self, backward: Backward, wanted: Wanted, depth: int, seconds: float) -> Tree | None:
         deadline = self.deadline.within(seconds)
-        tree = self._planted(wanted, depth)
+        tree = self._planted(backward, wanted, depth)
         if tree is not None and _grown(tree, 1, deadline) and not tree.closed:
-            tree.dive(min(deadline.left, _DIVE_SECONDS))
+            with suppress(RuntimeError):  # a solver that breaks decides nothing
+                tree.dive(min(deadline.left, _DIVE_SECONDS))
         return tree
 
-    def _planted(self, wanted: Wanted, depth: int) -> Tree | None:
+    def _planted(self, backward: Backward, wanted: Wanted, depth: int) -> Tree | None:
         pre = self.cascade.network[wanted.relu].inputs[0]
         try:
-            return Tree(self.cascade.backward, pre, wanted.neuron, wanted.sign, depth)
+            return Tree(backward, pre, wanted.neuron, wanted.sign, depth)
         except RuntimeError:  # a solver that breaks decides nothing
             return None
 
@@ -140,7 +147,7 @@ class Programs:
                 return
             chosen = self._heaviest(relu, weights)
             if chosen:
-                make = partial(self._range, depth=2, seconds=self._share(len(chosen)))
+                make = partial(self._range, self._frozen(), depth=2, seconds=self._share(len(chosen)))
                 spread(make, chosen, self.jobs, self.deadline, self._keep_of)
                 self.cascade.rebound(relu.inputs[0])
 
@@ -170,15 +177,17 @@ class Programs:
             sum_ += own[end]
         return chosen
 
-    def _range(self, wanted: Wanted, depth: int, seconds: float) -> Tree | None:
-        tree = self._planted(wanted, depth)
+    def _range(self, backward: Backward, wanted: Wanted, depth: int, seconds: float) -> Tree | None:
+        tree = self._planted(backward, wanted, depth)
         if tree is not None:
             _grown(tree, 1, self.deadline.within(seconds), (_TIGHTEN_ROUNDS, 0))
         return tree
 
     def _trees(self) -> None:
         """Branch and bound for all that is left, in turns."""
-        trees = [(want, tree) for want in self._wanted() if (tree := self._planted(want, 3)) is not None]
+        ranges = self._frozen()
+        planted = [(want, self._planted(ranges, want, 3)) for want in self._wanted()]
+        trees = [(want, tree) for want, tree in planted if tree is not None]
         nodes = _FIRST_NODES
         while trees and not self.deadline.passed:
             trees = self._turn(trees, nodes)
@@ -198,12 +207,15 @@ class Programs:
 
         spread(grow, trees, self.jobs, self.deadline, lambda _, tree: self._keep(tree))
         self._search([tree for wanted, tree in trees if self._open(wanted)])
-        left = []
+        left: list[tuple[Wanted, Tree | None]] = []
+        ranges = self._frozen()
         for wanted, tree in trees:
             if self._open(wanted):
-                grown = tree if not tree.dead else self._planted(wanted, _ALL) if tree.depth < _ALL else None
-                left += [(wanted, grown)] if grown is not None else []
-        return left
+                if not tree.dead:
+                    left.append((wanted, tree))
+                elif tree.depth < _ALL:
+                    left.append((wanted, self._planted(ranges, wanted, _ALL)))
+        return [(wanted, tree) for wanted, tree in left if tree is not None]
 
 
 def _grown(tree: Tree, nodes: int, deadline: Deadline, rounds: tuple[int, int] | None = None) -> bool:

@@ -6,7 +6,7 @@ by the recorded proofs whose ranges hold by then. A verdict is confirmed if the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,7 +15,7 @@ from relutrim.bounds.linear import Backward
 from relutrim.bounds.relaxation import Slope
 from relutrim.bounds.values import Interval
 from relutrim.network.operators import Relu
-from relutrim.prove.hull.proof import Proof, contains
+from relutrim.prove.parts import AnyProof
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict
 from relutrim.rounding import require_ieee
@@ -37,9 +37,9 @@ def recheck(stability: Stability) -> Rechecked:
     network, region = stability.problem.network, stability.problem.region()
     values: dict[str, Interval] = {network.input.name: input_interval(network, region.box())}
     backward = Backward(network, region, values)
-    proofs: dict[str, list[Proof]] = {}
+    proofs: dict[str, list[AnyProof]] = {}
     for proof in stability.proofs:
-        proofs.setdefault(proof.goal.target, []).append(proof)
+        proofs.setdefault(proof.target, []).append(proof)
     for node in network.nodes:
         values[node.name] = node_interval(node, values)
         backward.forget()
@@ -53,7 +53,8 @@ def recheck(stability: Stability) -> Rechecked:
         on, off = (pre.lo >= 0).flatten().tolist(), (pre.hi <= 0).flatten().tolist()
         for neuron, (verdict, evidence) in enumerate(zip(layer.verdict, layer.evidence, strict=True)):
             if evidence == Evidence.PROOF:
-                if off[neuron] if verdict == Verdict.INACTIVE else on[neuron]:
+                shown = {Verdict.INACTIVE: off, Verdict.ACTIVE: on}.get(verdict)
+                if shown is not None and shown[neuron]:
                     confirmed += 1
                 else:
                     lost.append((layer.name, neuron))
@@ -61,21 +62,27 @@ def recheck(stability: Stability) -> Rechecked:
 
 
 def _tighten(backward: Backward, name: str) -> None:
-    for slope in Slope:
-        known = backward.values[name]
-        index = (~((known.lo >= 0) | (known.hi <= 0))).flatten().nonzero()[:, 0]
-        if len(index):
+    known = backward.values[name]
+    index = (~((known.lo >= 0) | (known.hi <= 0))).flatten().nonzero()[:, 0]
+    if len(index):
+        for slope in Slope:
             for sign in (1.0, -1.0):
                 _meet(backward, name, index, sign, backward.neurons(name, index, sign, slope).lower)
 
 
-def _apply(backward: Backward, proof: Proof) -> None:
-    """Use a proof if the ranges it starts from are known to hold."""
-    before = {name: ends for name, ends in proof.ranges.items() if name in backward.values}
-    before.pop(proof.goal.target, None)
-    if contains(before, backward.values):
-        bound = torch.tensor([proof.check(backward)], dtype=torch.float64)
-        _meet(backward, proof.goal.target, torch.tensor([proof.goal.neuron]), proof.goal.sign, bound)
+def _apply(backward: Backward, proof: AnyProof) -> None:
+    """Use a proof, with the ranges it starts from widened to those that are known to hold."""
+    ranges = {}
+    for name, known in backward.values.items():
+        if name != proof.target:
+            given = proof.ranges.get(name)
+            if given is None or not given.lo.shape == given.hi.shape == known.lo.shape:
+                return
+            ranges[name] = Interval(
+                torch.minimum(given.lo.to(known.lo), known.lo), torch.maximum(given.hi.to(known.hi), known.hi)
+            )
+    bound = torch.tensor([replace(proof, ranges=ranges).check(backward)], dtype=torch.float64)
+    _meet(backward, proof.target, torch.tensor([proof.neuron]), proof.sign, bound)
 
 
 def _meet(backward: Backward, name: str, index: torch.Tensor, sign: float, lower: torch.Tensor) -> None:

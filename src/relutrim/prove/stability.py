@@ -13,7 +13,7 @@ from relutrim.bounds.values import Interval
 from relutrim.domain.domain import Domain, Problem
 from relutrim.errors import ContradictionError
 from relutrim.network.operators import Array, Shape
-from relutrim.prove.hull.proof import Proof
+from relutrim.prove.parts import AnyProof
 from relutrim.prove.verdict import Evidence, Verdict
 
 Codes = npt.NDArray[np.int8]
@@ -76,7 +76,7 @@ class Stability:
     interrupted: bool = False
     data_rows: int = 0
     data_rows_outside: int = 0
-    proofs: tuple[Proof, ...] = field(default=(), repr=False)
+    proofs: tuple[AnyProof, ...] = field(default=(), repr=False)
     nodes: int = 0
 
     @property

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from relutrim.bounds.linear import Backward
+from relutrim.bounds.values import Interval
 from relutrim.network.operators import Array
 from relutrim.prove.hull.cuts import Cut, Neuron, cut_row, most_violated
 from relutrim.prove.hull.program import Index, Program, Row
@@ -59,10 +60,14 @@ _Forms: TypeAlias = dict[str, tuple[Index, Array]]
 
 @dataclass(eq=False)
 class Model:
-    """The program of a goal; the same goal and the same ranges make the same program."""
+    """The program of a goal; the same goal and the same ranges make the same program.
+
+    ``ranges`` are those it was built from: what is known may get tighter while the program is in use.
+    """
 
     backward: Backward
     goal: Goal
+    ranges: dict[str, Interval] = field(init=False)
     program: Program = field(init=False)
     neurons: list[Neuron] = field(default_factory=list, init=False)
     cuts: list[Cut] = field(default_factory=list, init=False)
@@ -75,15 +80,18 @@ class Model:
     @_OVERFLOW
     def __post_init__(self) -> None:
         network, values = self.backward.network, self.backward.values
+        self.ranges = dict(values)
         ((forms, bias, radius),) = self._pre_activations(self.goal.target, [self.goal.neuron])
         wanted: dict[str, set[int]] = {}
         distance: dict[str, int] = {}
         _want(wanted, distance, forms, 1)
         modelled: list[tuple[str, int, _Forms, float, float]] = []
         for relu in reversed(network.relus):
+            if relu.name not in wanted:
+                continue
             pre = values[relu.inputs[0]]
             upper = pre.hi.flatten()
-            entries = sorted(i for i in wanted.pop(relu.name, ()) if not float(upper[i]) <= 0)
+            entries = sorted(i for i in wanted.pop(relu.name) if not float(upper[i]) <= 0)
             if not entries:
                 continue
             if distance[relu.name] > self.goal.depth:
@@ -140,6 +148,8 @@ class Model:
         ends: dict[int, tuple[float, float]] = {}
         for number, on in states.items():
             neuron = self.neurons[number]
+            if neuron.state < 0:
+                raise ValueError(f"neuron {number} has one state only; there is nothing to split")
             ends[neuron.state] = (1.0, 1.0) if on else (0.0, 0.0)
             ends[neuron.column] = (0.0, neuron.hi if on else 0.0)
             ends[neuron.total] = (0.0, neuron.hi) if on else (neuron.lo, 0.0)
@@ -280,7 +290,7 @@ class Model:
             region.rows.cpu().numpy(), region.lower_ends.tolist(), region.upper_ends.tolist(), strict=True
         ):
             used = np.flatnonzero(weights)
-            if all(int(i) in known for i in used):
+            if len(used) and all(int(i) in known for i in used):
                 rows.append(Row(np.array([known[int(i)] for i in used]), weights[used], lower, upper))
         return rows
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from relutrim.bounds.linear import Backward
 from relutrim.bounds.values import Interval
@@ -56,7 +55,22 @@ class Proof:
     @classmethod
     def of(cls, model: Model, leaves: Sequence[Leaf]) -> Proof:
         """The record of a tree."""
-        return cls(model.goal, min(leaf.bound for leaf in leaves), dict(model.backward.values), tuple(leaves))
+        return cls(model.goal, min(leaf.bound for leaf in leaves), model.ranges, tuple(leaves))
+
+    @property
+    def target(self) -> str:
+        """The value that the neuron is an entry of."""
+        return self.goal.target
+
+    @property
+    def neuron(self) -> int:
+        """Its flat index."""
+        return self.goal.neuron
+
+    @property
+    def sign(self) -> float:
+        """+1 for a lower end, -1 for an upper."""
+        return self.goal.sign
 
     @property
     def cuts(self) -> list[Cut]:
@@ -80,11 +94,16 @@ class Proof:
 
         The ranges are taken as given: whoever relies on the outcome has to know that they hold.
         """
+        size, like = backward.network.size(self.goal.target), backward.region.lo
+        if abs(self.goal.sign) != 1 or self.goal.neuron not in range(size):
+            return math.nan
         if not covers([leaf.states for leaf in self.leaves]):
             return math.nan
-        own = Backward(backward.network, backward.region, dict(self.ranges))
-        model = Model(own, self.goal)
+        ranges = {name: Interval(ends.lo.to(like), ends.hi.to(like)) for name, ends in self.ranges.items()}
+        model = Model(Backward(backward.network, backward.region, ranges), self.goal)
         cuts = self.cuts
+        if not self._fits(model, cuts):
+            return math.nan
         model.add(cuts)
         place = {id(cut): model.base + i for i, cut in enumerate(cuts)}
         least = math.inf
@@ -105,6 +124,17 @@ class Proof:
                 least = min(least, bound)
         return least
 
+    def _fits(self, model: Model, cuts: Sequence[Cut]) -> bool:
+        """Whether rows, cuts and states are those of the program: only a neuron with both states can be split
+        or cut, and a cut says of each of its inputs whether it is in.
+        """
+        both = {i: len(neuron.inputs) for i, neuron in enumerate(model.neurons) if neuron.state >= 0}
+        return (
+            all(leaf.states.keys() <= both.keys() for leaf in self.leaves)
+            and all(row in range(model.base) for leaf in self.leaves for row in leaf.rows or ())
+            and all(cut.chosen.dtype == bool and cut.chosen.shape == (both.get(cut.neuron),) for cut in cuts)
+        )
+
 
 def covers(cases: Sequence[Mapping[int, bool]]) -> bool:
     """Whether every assignment of states agrees with at least one case."""
@@ -118,11 +148,3 @@ def covers(cases: Sequence[Mapping[int, bool]]) -> bool:
         if not covers(rest):
             return False
     return True
-
-
-def contains(outer: Mapping[str, Interval], inner: Mapping[str, Interval]) -> bool:
-    """Whether every range of ``outer`` is at least as wide as that of ``inner``."""
-    return all(
-        bool(torch.all((have.lo <= inner[name].lo) & (have.hi >= inner[name].hi)))
-        for name, have in outer.items()
-    )

@@ -63,7 +63,13 @@ class Tree:
         for _ in range(nodes):
             if self.closed or self.dead or deadline.passed:
                 return
-            self._solve(self._open.pop(), rounds, deadline)
+            states = self._open.pop()
+            try:
+                self._solve(states, rounds, deadline)
+            except BaseException:  # a node that is not finished stays open
+                self._open.append(states)
+                self.dead = True
+                raise
 
     def _solve(self, states: dict[int, bool], rounds: tuple[int, int], deadline: Deadline) -> None:
         self.model.split(states)
@@ -120,7 +126,7 @@ class Tree:
             self._note(last[0])
             bound = model.bound(last[1])
             stalled = bound - best.bound < _STALL * abs(best.bound)
-            if not bound <= best.bound:
+            if bound > best.bound or math.isnan(best.bound):
                 best = Leaf.closed(model, states, bound, last[1])
             if best.bound >= 0 or stalled or not model.separate(last[0]):
                 break
