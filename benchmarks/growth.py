@@ -1,8 +1,8 @@
 """How the cost of an analysis grows with width, depth and the number of inputs.
 
 The networks are made here, with a fixed seed, to resemble l1-trained ones: Kaiming-normal weights of which
-each row keeps its largest fiftieth while the rest is scaled by 1e-6, and biases of standard deviation 0.3. The
-domain is [0, 1]^n, the time limit 20 s for each. The floor is one pass of linear bounds over all layers.
+each row keeps its largest fiftieth while the rest is scaled by 1e-6, and biases of standard deviation 0.3.
+The domain is [0, 1]^n, the time limit 20 s for each. The floor is one pass of linear bounds over all layers.
 """
 
 from __future__ import annotations
