@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from relutrim.bounds.linear import Backward
+from relutrim.bounds.values import Interval
 from relutrim.network.graph import Node
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.tree import Tree
@@ -35,6 +36,7 @@ _SECONDS = 300.0
 _DIVE_SECONDS = 5.0
 _TIGHTEN_ROUNDS = 4
 _FIRST_NODES = 8
+_CHUNK = 32
 _ALL = 10**6
 _HEAVY = 0.9
 """The share of a layer's weight that is worth tightening."""
@@ -70,15 +72,19 @@ class Programs:
             self._trees()
 
     def _wanted(self) -> list[Wanted]:
-        """What is missing, the nearest to a proof first."""
+        """What is missing, the most promising first: where the bound has least of its way to what inputs
+        have shown to go.
+        """
         targets = self.cascade.missing()
         found = []
         for name, neuron, sign in zip(
             targets.relu, targets.index.tolist(), targets.sign.tolist(), strict=True
         ):
             pre = self.cascade.values[self.cascade.network[name].inputs[0]]
+            seen = self.cascade.witnesses.seen[name]
             gap = abs(float((pre.hi if sign > 0 else pre.lo).flatten()[neuron]))
-            found.append((gap, name, neuron, -sign))
+            met = abs(float((seen.highest if sign > 0 else seen.lowest)[neuron]))
+            found.append((gap / (gap + met) if gap + met < math.inf else 1.0, name, neuron, -sign))
         return [Wanted(*key) for _, *key in sorted(found)]
 
     def _open(self, wanted: Wanted) -> bool:
@@ -88,7 +94,7 @@ class Programs:
         return bool(cascade.undecided(cascade.network[wanted.relu])[wanted.neuron]) and not bool(shown)
 
     def _roots(self, depth: int) -> list[tuple[Wanted, Tree]]:
-        """The root of every missing state's program, and a search from the solutions' inputs."""
+        """The roots of missing states' programs, while they lead anywhere, and a search from their inputs."""
         found: list[tuple[Wanted, Tree]] = []
 
         def done(wanted: Wanted, tree: Tree | None) -> None:
@@ -97,8 +103,12 @@ class Programs:
                 self._keep(tree)
 
         wanted = self._wanted()
-        make = partial(self._root, self._frozen(), depth=depth, seconds=self._share(len(wanted)))
-        spread(make, wanted, self.jobs, self.deadline, done)
+        for start in range(0, len(wanted), _CHUNK):
+            make = partial(self._root, self._frozen(), depth=depth, seconds=self._share(len(wanted) - start))
+            chunk = wanted[start : start + _CHUNK]
+            spread(make, chunk, self.jobs, self.deadline, done)
+            if all(self._open(want) for want in chunk):
+                break  # what comes behind is less promising still
         self._search([tree for want, tree in found if self._open(want)])
         return [(want, tree) for want, tree in found if self._open(want)]
 
@@ -107,8 +117,12 @@ class Programs:
         return max(0.5, self.jobs * self.deadline.left / (2 * max(1, count)))
 
     def _frozen(self) -> Backward:
-        """The ranges as they are now, for all programs of a round: proofs of some do not reach the others."""
-        return Backward(self.cascade.network, self.cascade.region, dict(self.cascade.values))
+        """The ranges as they are now, for all programs of a round: proofs of some do not reach the others.
+
+        On the CPU, where the programs are.
+        """
+        values = {k: Interval(v.lo.cpu(), v.hi.cpu()) for k, v in self.cascade.values.items()}
+        return Backward(self.cascade.network, self.cascade.problem.region(), values)
 
     def _root(self, backward: Backward, wanted: Wanted, depth: int, seconds: float) -> Tree | None:
         deadline = self.deadline.within(seconds)
@@ -129,7 +143,7 @@ class Programs:
         """Note what a tree has proved, and try its inputs."""
         self.cascade.prove(tree.target, tree.neuron, tree.sign, tree.lower, tree.proof, tree.nodes)
         if tree.inputs:
-            points = self.cascade.region.project(torch.cat(tree.inputs))
+            points = self.cascade.region.project(torch.cat(tree.inputs).to(self.cascade.region.lo))
             self.cascade.witnesses.observe(points)
         self.cascade.report("programs")
 
@@ -137,7 +151,7 @@ class Programs:
         """From the inputs that programs propose, for all missing states at once."""
         points = [tree.inputs[-1] for tree in trees if tree.inputs]
         if points:
-            self.cascade.anneal(self.cascade.region.project(torch.cat(points)))
+            self.cascade.anneal(self.cascade.region.project(torch.cat(points).to(self.cascade.region.lo)))
 
     def _tighten(self, roots: Sequence[tuple[Wanted, Tree]]) -> None:
         """Ranges of the neurons that open ones depend on, one layer after the other."""

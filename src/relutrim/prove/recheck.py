@@ -6,6 +6,7 @@ by the recorded proofs whose ranges hold by then. A verdict is confirmed if the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -81,8 +82,10 @@ def _apply(backward: Backward, proof: AnyProof) -> None:
             ranges[name] = Interval(
                 torch.minimum(given.lo.to(known.lo), known.lo), torch.maximum(given.hi.to(known.hi), known.hi)
             )
-    bound = torch.tensor([replace(proof, ranges=ranges).check(backward)], dtype=torch.float64)
-    _meet(backward, proof.target, torch.tensor([proof.neuron]), proof.sign, bound)
+    bound = replace(proof, ranges=ranges).check(backward)
+    if not math.isnan(bound):
+        lower = torch.tensor([bound], dtype=torch.float64)
+        _meet(backward, proof.target, torch.tensor([proof.neuron]), proof.sign, lower)
 
 
 def _meet(backward: Backward, name: str, index: torch.Tensor, sign: float, lower: torch.Tensor) -> None:
