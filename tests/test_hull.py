@@ -19,6 +19,7 @@ import strategies
 from relutrim.analysis import analyze_network
 from relutrim.domain import Box
 from relutrim.network import Linear, Network, Node, Output, Port, Relu
+from relutrim.prove import splitting
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.model import Goal, Model
@@ -147,7 +148,7 @@ def test_cases_cover_exactly_if_every_assignment_agrees_with_one(cases):
     assert covers(cases) == truth
 
 
-@slow
+@settings(slow, max_examples=20)
 @given(strategies.problems(max_layers=3))
 def test_every_proved_verdict_is_proved_again(problem):
     network, random = problem
@@ -241,6 +242,7 @@ def test_a_solver_that_lies_never_makes_a_wrong_verdict(monkeypatch, garbage):
     truth = oracle.exact_ranges(hard(), oracle.Polytope.of([0, 0], [1, 1]))
     called: list[str] = []
     monkeypatch.setattr(Program, "solve", solve)
+    monkeypatch.setattr(splitting, "applies", lambda cascade: False)
     stability = analyze_network(hard(), Box(0, 1), data=None, **{**QUICK, "time_limit": 2.0})
     for layer in stability.layers:
         for verdict, (low, high) in zip(layer.verdict, truth[layer.name], strict=True):
@@ -250,7 +252,8 @@ def test_a_solver_that_lies_never_makes_a_wrong_verdict(monkeypatch, garbage):
     assert not stability.complete
 
 
-def test_a_case_distinction_is_proved_by_branching():
+def test_a_case_distinction_is_proved_by_branching(monkeypatch):
+    monkeypatch.setattr(splitting, "applies", lambda cascade: False)
     stability = analyze_network(hard(), Box(0, 1), data=None, **QUICK)
     assert stability.layers[1].which(Verdict.ACTIVE) == [0]
 

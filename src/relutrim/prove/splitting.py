@@ -20,9 +20,12 @@ from relutrim.search.climb import grouped
 if TYPE_CHECKING:
     from relutrim.prove.cascade import Cascade
 
-_FREE_INPUTS = 12
+_FREE_INPUTS = 6
 """Above so many inputs, halves are too many."""
 _BATCH_BYTES = 256 * 2**20
+_PARTS = 200_000
+"""So many parts in all, then the rest is left to others."""
+_HALVINGS = 40
 _SECONDS = 300.0
 
 
@@ -75,29 +78,37 @@ class Splitting:
                 if len(columns):
                     self._groups.append(_Group(name, pre, sign, seen, targets.index[columns], columns))
         self._until = max((group.pre for group in self._groups), key=order.__getitem__)
-        count = len(targets)
-        lo, hi = cascade.region.lo[None], cascade.region.hi[None]
-        todo = torch.ones(1, count, dtype=torch.bool, device=lo.device)
-        least = torch.full((count,), torch.inf, dtype=torch.float64, device=lo.device)
+        count, like = len(targets), cascade.region.lo
+        lo, hi = like[None], cascade.region.hi[None]
+        todo = torch.ones(1, count, dtype=torch.bool, device=like.device)
+        halved = torch.zeros(1, dtype=torch.int64, device=like.device)
+        given_up = torch.zeros(count, dtype=torch.bool, device=like.device)
+        least = torch.full((count,), torch.inf, dtype=torch.float64, device=like.device)
         done: list[tuple[Tensor, Tensor, Tensor]] = []
-        while len(lo) and not self.deadline.passed:
+        parts = 0
+        while len(lo) and parts < _PARTS and not self.deadline.passed:
             # The last ones first: the smallest parts, so that few wait.
-            part = slice(max(0, len(lo) - self.batch), len(lo))
-            lows, highs, wanted = lo[part], hi[part], todo[part] & self._open()
-            lo, hi, todo = lo[: part.start], hi[: part.start], todo[: part.start]
+            at = max(0, len(lo) - self.batch)
+            lows, highs, age, wanted = lo[at:], hi[at:], halved[at:], todo[at:] & self._open() & ~given_up
+            lo, hi, halved, todo = lo[:at], hi[:at], halved[:at], todo[:at]
             lower, score = self._bound(lows, highs, wanted)
             proved = wanted & (lower >= 0)
             least = torch.minimum(least, torch.where(proved, lower, torch.inf).amin(0))
-            done.append((lows, highs, proved))
-            cascade.nodes += len(lows)
-            left = (wanted & ~proved & self._open()).any(1)
+            some = proved.any(1)
+            done.append((lows[some], highs[some], proved[some]))
+            parts += len(lows)
+            # What is open on a part this small has its extreme value there, and it is 0 or nearly so.
             wanted = wanted & ~proved
+            given_up |= wanted[age >= _HALVINGS].any(0)
+            wanted = wanted & self._open() & ~given_up
+            left = wanted.any(1)
             halves = _halves(lows[left], highs[left], score[left])
             lo, hi = torch.cat([lo, halves[0]]), torch.cat([hi, halves[1]])
+            halved = torch.cat([halved, (age[left] + 1).repeat(2)])
             todo = torch.cat([todo, wanted[left].repeat(2, 1)])
             cascade.report("splitting")
-        waiting = todo.any(0)
-        self._keep(least, self._open() & ~waiting, done)
+        cascade.nodes += parts
+        self._keep(least, self._open() & ~given_up & ~todo.any(0), done)
 
     def _open(self) -> Tensor:
         """Which targets no input has refuted so far."""
