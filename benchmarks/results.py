@@ -39,7 +39,7 @@ def machine() -> str:
     names = re.findall(r"model name\s*: (.*)", _read("/proc/cpuinfo"))
     cpu = names[0] if names else platform.processor() or platform.machine()
     return (
-        f"{cpu}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"{cpu}, {_cores()} cores, Python {platform.python_version()}, "
         f"torch {torch.__version__}, numpy {numpy.__version__}"
     )
 
@@ -63,6 +63,11 @@ def command_memory_mb(arguments: list[str]) -> float:
     if done.returncode != 0:
         sys.exit(f"relutrim {' '.join(arguments)} failed: {done.stderr}")
     return int(done.stderr.split()[-1]) / 1024
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def write_section(name: str, text: str, command: str | None = None) -> None:
