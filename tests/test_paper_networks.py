@@ -24,7 +24,7 @@ KNOWN = {
 @pytest.fixture(scope="module", params=KNOWN)
 def analysed(request, shared):
     network = relutrim.load(shared / "networks" / "paper" / f"{request.param}.onnx")
-    return request.param, network, relutrim.analyze(network, relutrim.Box(0, 1))
+    return request.param, network, relutrim.analyze(network, relutrim.Box(0, 1), time_limit=3)
 
 
 def test_at_least_the_known_stable_neurons_are_found(analysed):
@@ -60,7 +60,7 @@ def test_witnesses_show_both_states_of_every_unstable_neuron(analysed):
 
 def test_leo_removes_the_inactive_and_merges_what_is_dependent(analysed):
     _, network, stability = analysed
-    result = relutrim.compress(network, relutrim.Box(0, 1), rewrites="leo++")
+    result = relutrim.compress(network, relutrim.Box(0, 1), rewrites="leo++", time_limit=3)
     left = network.input.size
     for layer, width in zip(stability.layers, result.network.widths[1:-1], strict=True):
         # Trained weights are in general position: the active rows have rank min(|Q|, inputs).

@@ -16,7 +16,7 @@ from relutrim.compression import compress_network
 from relutrim.domain import Box, Domain
 from relutrim.prove.verdict import Evidence, Verdict
 
-QUICK = {"method": "auto", "time_limit": None, "device": "cpu", "seed": 0, "progress": None}
+QUICK = {"method": "auto", "time_limit": 10.0, "device": "cpu", "seed": 0, "progress": None}
 slow = settings(suppress_health_check=list(HealthCheck))
 
 

@@ -22,6 +22,8 @@ class Deadline:
     @property
     def left(self) -> float:
         """Seconds until the end; infinite without a limit."""
+        if self._off:
+            return 0.0
         return float("inf") if self.seconds is None else self.seconds - self.elapsed
 
     def within(self, seconds: float) -> Deadline:

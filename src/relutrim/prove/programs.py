@@ -141,7 +141,8 @@ class Programs:
 
     def _keep(self, tree: Tree) -> None:
         """Note what a tree has proved, and try its inputs."""
-        self.cascade.prove(tree.target, tree.neuron, tree.sign, tree.lower, tree.proof, tree.nodes)
+        fresh, tree.counted = tree.nodes - tree.counted, tree.nodes
+        self.cascade.prove(tree.target, tree.neuron, tree.sign, tree.lower, tree.proof, fresh)
         if tree.inputs:
             points = self.cascade.region.project(torch.cat(tree.inputs).to(self.cascade.region.lo))
             self.cascade.witnesses.observe(points)

@@ -98,7 +98,7 @@ class Program:
         last basis, and go through the interior where that leads nowhere.
         """
         ways = ("simplex", "ipm") if self._solver.getBasis().valid else ("ipm", "simplex")
-        until = self._solver.getRunTime() + seconds
+        until = self._solver.getRunTime() + max(0.0, seconds)
         for way in ways:
             self._solver.setOptionValue("solver", way)
             self._solver.setOptionValue("time_limit", until)

@@ -32,7 +32,7 @@ class Tree:
 
     ``lower`` is a proven lower bound of ``sign * y`` (NaN: none): until the tree is closed, that of its root.
     ``inputs`` are the network inputs of solutions, where the program reaches back so far: what to try as
-    witnesses. ``dead`` says that growing on leads nowhere.
+    witnesses. ``counted`` nodes are in a total already. ``dead`` says that growing on leads nowhere.
     """
 
     backward: Backward
@@ -42,6 +42,7 @@ class Tree:
     depth: int = 99
     lower: float = math.nan
     nodes: int = 0
+    counted: int = 0
     dead: bool = False
     inputs: list[Tensor] = field(default_factory=list)
     root: tuple[Array, Array] | None = None
