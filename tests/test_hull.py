@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -91,35 +97,37 @@ def test_rows_and_cuts_are_true_of_every_input(problem, depth):
                 assert math.isinf(row.upper) or value <= Fraction(row.upper)
 
 
+def open_ends(cascade: Cascade, polytope: oracle.Polytope) -> Iterator[tuple[Node, int, float, Fraction]]:
+    """Both directions of a few open neurons: the sign, and the exact minimum of ``sign * y``."""
+    exact = oracle.exact_ranges(cascade.network, polytope)
+    for relu, neuron in open_neurons(cascade)[:4]:
+        low, high = exact[relu.name][neuron]
+        yield relu, neuron, 1.0, low
+        yield relu, neuron, -1.0, -high
+
+
+def true_bound(bound: float, least: Fraction) -> bool:
+    """No bound at all, or one that the exact minimum keeps. Infinity says that there are no inputs: false."""
+    return math.isnan(bound) or bound == -math.inf or (bound < math.inf and Fraction(bound) <= least)
+
+
 @slow
 @given(strategies.problems(max_layers=3), st.sampled_from([1, 2, 99]))
 def test_bounds_never_exceed_the_exact_minimum(problem, depth):
-    network, random = problem
     cascade = bounded(problem)
-    exact = oracle.exact_ranges(network, random.polytope)
-    for relu, neuron in open_neurons(cascade)[:4]:
-        low, high = exact[relu.name][neuron]
-        for sign, least in ((1.0, low), (-1.0, -high)):
-            found = grown(cascade, relu, neuron, sign, depth)
-            assert not found.lower > 0 or Fraction(found.lower) <= least
-            assert math.isnan(found.lower) or math.isinf(found.lower) or Fraction(found.lower) <= least
+    for relu, neuron, sign, least in open_ends(cascade, problem[1].polytope):
+        assert true_bound(grown(cascade, relu, neuron, sign, depth).lower, least)
 
 
 @slow
 @given(strategies.problems(max_layers=3), st.sampled_from([1, 2, 99]), st.randoms(use_true_random=False))
 def test_a_proof_proves_again_and_a_spoilt_one_never_too_much(problem, depth, random):
-    network, domain = problem
     cascade = bounded(problem)
-    exact = oracle.exact_ranges(network, domain.polytope)
-    for relu, neuron in open_neurons(cascade)[:3]:
-        low, high = exact[relu.name][neuron]
-        for sign, least in ((1.0, low), (-1.0, -high)):
-            tree = grown(cascade, relu, neuron, sign, depth)
-            if tree.proof is None:
-                continue
-            assert tree.proof.check(cascade.backward) >= tree.lower or math.isnan(tree.lower)
-            bound = spoilt(tree.proof, random).check(cascade.backward)
-            assert math.isnan(bound) or math.isinf(bound) or Fraction(bound) <= least
+    for relu, neuron, sign, least in open_ends(cascade, problem[1].polytope):
+        tree = grown(cascade, relu, neuron, sign, depth)
+        if tree.proof is not None:
+            assert tree.proof.check(cascade.backward) >= tree.lower
+            assert true_bound(spoilt(tree.proof, random).check(cascade.backward), least)
 
 
 def spoilt(proof: Proof, random) -> Proof:
@@ -135,7 +143,7 @@ def spoilt(proof: Proof, random) -> Proof:
                 leaf, states={k: v ^ (random.random() < 0.5) for k, v in leaf.states.items()}
             )
         case 2:
-            rows = {row: dual * random.choice([-1.0, 0.5, 1e3]) for row, dual in (leaf.rows or {}).items()}
+            rows = {row: dual * random.choice([-1.0, 0.5, 1e3]) for row, dual in leaf.rows.items()}
             cuts = [(cut, dual * random.choice([-1.0, 0.5, 1e3])) for cut, dual in leaf.cuts]
             leaves[at] = replace(leaf, rows=rows, cuts=cuts, bound=0.0)
     return replace(proof, leaves=tuple(leaves))
@@ -149,27 +157,26 @@ def test_cases_cover_exactly_if_every_assignment_agrees_with_one(cases):
 
 
 @settings(slow, max_examples=20)
-@given(strategies.problems(max_layers=3))
-def test_every_proved_verdict_is_proved_again(problem):
+@given(strategies.problems(max_layers=3, extreme=False))
+def test_every_proved_verdict_with_a_margin_is_proved_again(problem):
     network, random = problem
     stability = analyze_network(network, as_domain(random), data=None, **QUICK)
+    exact = oracle.exact_ranges(network, random.polytope)
     again = recheck(stability)
     proved = sum(int((layer.evidence == Evidence.PROOF).sum()) for layer in stability.layers)
     assert again.confirmed + len(again.lost) == proved
-    assert not again.lost or len(again.lost) < proved
+    for name, neuron in again.lost:  # ties that the analysis settles in rational arithmetic
+        low, high = exact[name][neuron]
+        assert max(low, -high) < Fraction(1, 10**6)
 
 
 @slow
 @given(strategies.problems(max_layers=3, extreme=False))
 def test_branching_proves_what_has_a_margin(problem):
-    network, random = problem
     cascade = bounded(problem)
-    exact = oracle.exact_ranges(network, random.polytope)
-    for relu, neuron in open_neurons(cascade)[:4]:
-        low, high = exact[relu.name][neuron]
-        for sign, least in ((1.0, low), (-1.0, -high)):
-            if least > Fraction(1, 1000):
-                assert grown(cascade, relu, neuron, sign, depth=99, seconds=20).lower >= 0
+    for relu, neuron, sign, least in open_ends(cascade, problem[1].polytope):
+        if least > Fraction(1, 1000):
+            assert grown(cascade, relu, neuron, sign, depth=99, seconds=20).lower >= 0
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=3, max_size=3))
@@ -265,3 +272,15 @@ def test_a_leftover_of_a_paper_network_is_proved(shared):
     x = torch.rand(2000, 784, dtype=torch.float64, generator=torch.Generator().manual_seed(5)).round()
     pre = network.run(x)[network.relus[1].inputs[0]]
     assert bool((pre[:, stability.layers[1].verdict == Verdict.ACTIVE] > 0).all())
+
+
+def test_ctrl_c_in_the_last_stage_ends_with_its_own_code_and_partial_verdicts(shared, tmp_path):
+    model = shared / "networks" / "paper" / "mnist_4x100_l1_0.0001_s0.onnx"
+    written = tmp_path / "verdicts.json"
+    command = [sys.executable, "-m", "relutrim", "analyze", str(model), "--box", "0", "1", "-o", str(written)]
+    run = subprocess.Popen([*command, "--jobs", "2"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    time.sleep(6)
+    run.send_signal(signal.SIGINT)
+    _, errors = run.communicate(timeout=120)
+    assert run.returncode == 130, errors
+    assert not json.loads(written.read_text())["complete"]

@@ -42,7 +42,7 @@ def analyze(
     raw units, used where it provably lies in the domain. ``method``: ``auto`` proves and searches, ``bounds``
     only proves, ``data`` only looks at the data (the paper's inexact mode; its verdicts carry evidence
     ``data``). ``output_relu`` puts a ReLU behind outputs that have none. ``jobs`` linear programs are solved
-    at once (None: one per core); the outcome does not depend on it.
+    at once (None: one per core); unless time runs out, the outcome does not depend on it.
 
     Whatever stops the analysis early (the limit in seconds, Ctrl-C) leaves neurons ``unknown``, never wrong.
     Without a limit only the last stage has one, of five minutes; ``time_limit=math.inf`` lifts that too.

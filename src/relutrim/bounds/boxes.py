@@ -78,13 +78,10 @@ def _tighten(backward: BoxesBackward, name: str) -> list[Forms]:
         pre = backward.values[name]
         open_ = ~((pre.lo >= 0) | (pre.hi <= 0)).flatten(1)
         boxes, index = open_.nonzero(as_tuple=True)
-        ends = torch.full_like(open_, torch.nan, dtype=pre.lo.dtype)
         for part in torch.split(torch.arange(len(boxes), device=boxes.device), _ROWS):
             bounded = backward.neurons(name, index[part], sign, Slope.ADAPTIVE, boxes[part])
-            ends[boxes[part], index[part]] = bounded.lower
+            pre = pre.tightened(boxes[part] * open_.shape[1] + index[part], sign, bounded.lower)
             found.append(Forms(name, sign, boxes[part], index[part], bounded.forms))
-        ends = ends.reshape(pre.lo.shape)
-        nothing = torch.full_like(ends, torch.nan)
-        backward.values[name] = pre.meet(Interval(ends, nothing) if sign > 0 else Interval(nothing, -ends))
+        backward.values[name] = pre
         backward.forget()
     return found

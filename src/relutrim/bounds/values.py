@@ -26,6 +26,18 @@ class Interval:
         """The tighter of both bounds, entry by entry; an unknown (NaN) bound gives way to a known one."""
         return Interval(_known_max(self.lo, other.lo), -_known_max(-self.hi, -other.hi))
 
+    def tightened(self, index: Tensor, sign: float, lower: Tensor) -> Interval:
+        """With lower bounds of ``sign * value[index]`` where they are better; indices are flat, over the
+        batch too.
+        """
+        import torch
+
+        ends = torch.full_like(self.lo, torch.nan).flatten()
+        ends[index] = lower
+        ends = ends.reshape(self.lo.shape)
+        nothing = torch.full_like(ends, torch.nan)
+        return self.meet(Interval(ends, nothing) if sign > 0 else Interval(nothing, -ends))
+
 
 def _known_max(a: Tensor, b: Tensor) -> Tensor:
     import torch

@@ -1,4 +1,4 @@
-"""The first cascade: cheap bounds for all neurons, then inputs that refute the rest.
+"""The cascade: cheap bounds for all neurons, inputs that refute what they leave, and more for the last few.
 
 1. A few random inputs, and the data if there is any: most unstable neurons show both states at once.
 2. Layer by layer, interval bounds, then linear bounds for what the intervals leave open. The input at which a
@@ -6,8 +6,8 @@
    only for neurons that are neither proved nor refuted by then.
 3. Gradient searches for what is left: quick ones from the most promising inputs met so far; then, with every
    slope tried for every neuron, one through a smoothed network.
-4. Linear programs over the convex hulls of single neurons, with branching, for what resists both
-   (:mod:`relutrim.prove.programs`).
+4. For what resists both: with few inputs, parts of the domain (:mod:`relutrim.prove.splitting`); then linear
+   programs over the convex hulls of single neurons, with branching (:mod:`relutrim.prove.programs`).
 
 Every bound found on the way tightens all layers behind it.
 """
@@ -40,6 +40,8 @@ _RANDOM = 256
 _STUBBORN = 64
 _ANNEAL_STEPS = 100
 _HEATS = (0.1, 0.4)
+_LAST_SECONDS = 300.0
+"""The limit of the last stage where the analysis has none."""
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage's name, how many neurons are decided, and how many there are."""
@@ -60,7 +62,6 @@ class Cascade:
     proofs: list[AnyProof] = field(default_factory=list, init=False)
     nodes: int = field(default=0, init=False)
     values: dict[str, Interval] = field(default_factory=dict, init=False)
-    sources: dict[str, list[str]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         require_ieee()
@@ -84,9 +85,11 @@ class Cascade:
             from relutrim.prove.programs import Programs
             from relutrim.prove.splitting import Splitting, applies
 
+            unlimited = self.deadline.seconds is None
+            deadline = self.deadline.within(_LAST_SECONDS) if unlimited else self.deadline
             if applies(self):
-                Splitting(self).run()
-            Programs(self, self.jobs).run()
+                Splitting(self, deadline).run()
+            Programs(self, deadline, self.jobs).run()
         return counted
 
     def observe(self, data: Iterable[Tensor]) -> int:
@@ -242,12 +245,7 @@ class Cascade:
 
     def _improve(self, name: str, index: Tensor, sign: float, lower: Tensor) -> None:
         """Keep a bound where it is better than what was known."""
-        known = self.values[name]
-        ends = torch.full_like(known.lo, torch.nan).flatten()
-        ends[index] = lower
-        ends = ends.reshape(known.lo.shape)
-        nothing = torch.full_like(ends, torch.nan)
-        self.values[name] = known.meet(Interval(ends, nothing) if sign > 0 else Interval(nothing, -ends))
+        self.values[name] = self.values[name].tightened(index, sign, lower)
         self.backward.forget()
 
     def missing(self) -> Targets:

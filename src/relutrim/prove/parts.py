@@ -34,7 +34,11 @@ class PartsProof:
         return 16 * self.lo.numel()
 
     def check(self, backward: Backward) -> float:
-        """The bound, proved anew; NaN if the parts do not cover the region's box."""
+        """The bound, proved anew; NaN if the parts do not cover the region's box. The ranges are taken as
+        given.
+        """
+        if abs(self.sign) != 1 or self.neuron not in range(backward.network.size(self.target)):
+            return math.nan
         region, known = backward.region, dict(self.ranges)
         lo, hi = self.lo.to(region.lo), self.hi.to(region.lo)
         if not fills(region.lo, region.hi, lo, hi):

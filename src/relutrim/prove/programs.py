@@ -31,8 +31,6 @@ from relutrim.prove.parallel import spread
 if TYPE_CHECKING:
     from relutrim.prove.cascade import Cascade
 
-_SECONDS = 300.0
-"""The limit of this stage where the analysis has none."""
 _DIVE_SECONDS = 5.0
 _TIGHTEN_ROUNDS = 4
 _FIRST_NODES = 8
@@ -56,11 +54,8 @@ class Programs:
     """One run of the stage, on the state of a cascade."""
 
     cascade: Cascade
+    deadline: Deadline
     jobs: int = 1
-
-    def __post_init__(self) -> None:
-        limit = self.cascade.deadline
-        self.deadline = limit.within(_SECONDS) if limit.seconds is None else limit
 
     def run(self) -> None:
         """Until everything is decided, nothing leads on, or time is up."""

@@ -89,10 +89,5 @@ def _apply(backward: Backward, proof: AnyProof) -> None:
 
 
 def _meet(backward: Backward, name: str, index: torch.Tensor, sign: float, lower: torch.Tensor) -> None:
-    known = backward.values[name]
-    ends = torch.full_like(known.lo, torch.nan).flatten()
-    ends[index] = lower
-    ends = ends.reshape(known.lo.shape)
-    nothing = torch.full_like(ends, torch.nan)
-    backward.values[name] = known.meet(Interval(ends, nothing) if sign > 0 else Interval(nothing, -ends))
+    backward.values[name] = backward.values[name].tightened(index, sign, lower)
     backward.forget()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from relutrim.bounds.boxes import Forms, bound_boxes
+from relutrim.prove.deadline import Deadline
 from relutrim.prove.parts import PartsProof
 from relutrim.search.climb import grouped
 
@@ -26,7 +27,6 @@ _BATCH_BYTES = 256 * 2**20
 _PARTS = 200_000
 """So many parts in all, then the rest is left to others."""
 _HALVINGS = 40
-_SECONDS = 300.0
 
 
 def applies(cascade: Cascade) -> bool:
@@ -54,11 +54,10 @@ class Splitting:
     """One run, on the state of a cascade."""
 
     cascade: Cascade
+    deadline: Deadline
     _groups: list[_Group] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        limit = self.cascade.deadline
-        self.deadline = limit.within(_SECONDS) if limit.seconds is None else limit
         network = self.cascade.network
         widest = max(network.size(node.name) for node in network.nodes)
         self.batch = max(4, min(256, _BATCH_BYTES // (8 * 4 * widest * widest)))

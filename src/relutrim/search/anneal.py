@@ -11,12 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relutrim.bounds.values import flat
 from relutrim.domain.region import Region
 from relutrim.network.graph import Network
-from relutrim.network.operators import Relu
 from relutrim.prove.deadline import Deadline
-from relutrim.search.climb import Targets, grouped, worth
+from relutrim.search.climb import Activation, Targets, gradient, grouped, worth
 
 _STEP = 0.1
 """The first steps, as a share of the domain's width."""
@@ -33,7 +31,7 @@ def anneal(
     """
     groups = grouped(targets)
     points = targets.starts
-    scales = _scales(network, points, groups)
+    scales = _scales(network, points)
     width = region.hi - region.lo
     best, best_at = worth(network, points, targets, groups), points
     mean, square = torch.zeros_like(points), torch.zeros_like(points)
@@ -42,7 +40,7 @@ def anneal(
             break
         left = 1 - (step - 1) / steps
         temperature = {name: heat * (left**2 * scale) for name, scale in scales.items()}
-        slope = _smooth_gradient(network, points, targets, groups, temperature)
+        slope = gradient(network, points, targets, groups, _softplus(temperature)).nan_to_num(0.0, 0.0, 0.0)
         mean, square = 0.9 * mean + 0.1 * slope, 0.99 * square + 0.01 * slope**2
         typical = (square / (1 - 0.99**step)).sqrt()
         move = (mean / (1 - 0.9**step)) / typical.clamp(min=1e-300)
@@ -57,7 +55,7 @@ def anneal(
     return best_at
 
 
-def _scales(network: Network, points: Tensor, groups: dict[str, Tensor]) -> dict[str, float]:
+def _scales(network: Network, points: Tensor) -> dict[str, float]:
     """The mean size of the pre-activations of each ReLU at some inputs."""
     names = [relu.inputs[0] for relu in network.relus]
     values = network.run(points, until=names)
@@ -67,31 +65,11 @@ def _scales(network: Network, points: Tensor, groups: dict[str, Tensor]) -> dict
     }
 
 
-def _smooth_gradient(
-    network: Network,
-    points: Tensor,
-    targets: Targets,
-    groups: dict[str, Tensor],
-    temperature: dict[str, Tensor],
-) -> Tensor:
-    """The gradient of each row's own target, with softplus of the row's temperature in place of ReLU."""
-    x = points.detach().requires_grad_(True)
-    values = {network.input.name: x.reshape(len(x), *network.input.shape)}
-    total = x.new_zeros(())
-    waiting = set(groups)
-    for node in network.nodes:
-        inputs = [values[name] for name in node.inputs]
-        if isinstance(node.operator, Relu):
-            y = inputs[0]
-            if node.name in groups:
-                rows = groups[node.name]
-                total = total + (targets.sign[rows] * flat(y)[rows, targets.index[rows]]).sum()
-                waiting.discard(node.name)
-                if not waiting:
-                    break
-            t = temperature[node.name].clamp(min=1e-12).reshape(-1, *[1] * (y.dim() - 1))
-            values[node.name] = t * torch.nn.functional.softplus(y / t)
-        else:
-            values[node.name] = node.operator.forward(inputs)
-    (slope,) = torch.autograd.grad(total, x, allow_unused=True, materialize_grads=True)
-    return slope.nan_to_num(0.0, 0.0, 0.0)
+def _softplus(temperature: dict[str, Tensor]) -> Activation:
+    """ReLU smoothed by each row's temperature."""
+
+    def activation(name: str, y: Tensor) -> Tensor:
+        t = temperature[name].clamp(min=1e-12).reshape(-1, *[1] * (y.dim() - 1))
+        return t * torch.nn.functional.softplus(y / t)
+
+    return activation

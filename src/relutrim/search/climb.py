@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,6 +14,9 @@ from relutrim.domain.region import Region
 from relutrim.network.graph import Network
 from relutrim.network.operators import Relu
 from relutrim.prove.deadline import Deadline
+
+Activation: TypeAlias = Callable[[str, Tensor], Tensor]
+"""What takes the place of the ReLU of a name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,18 +53,23 @@ def climb(network: Network, region: Region, targets: Targets, steps: int, deadli
         if deadline.passed:
             break
         left = 1 - step / steps
-        slope = gradient(network, points, targets, groups, leak=0.3 * left**2)
+        slope = gradient(network, points, targets, groups, _leaky(0.3 * left**2))
         points = region.project(points + (0.5 * left**2 + 0.002) * width * slope.sign())
     return points
 
 
+def _leaky(leak: float) -> Activation:
+    return lambda _, y: torch.nn.functional.leaky_relu(y, leak)
+
+
 def gradient(
-    network: Network, points: Tensor, targets: Targets, groups: dict[str, Tensor], leak: float
+    network: Network, points: Tensor, targets: Targets, groups: dict[str, Tensor], activation: Activation
 ) -> Tensor:
-    """The gradient of each row's own target with respect to that row."""
+    """The gradient of each row's own target with respect to that row, with another function for ReLU."""
     x = points.detach().requires_grad_(True)
     values = {network.input.name: x.reshape(len(x), *network.input.shape)}
     total = x.new_zeros(())
+    waiting = set(groups)
     for node in network.nodes:
         inputs = [values[name] for name in node.inputs]
         if isinstance(node.operator, Relu):
@@ -67,7 +77,10 @@ def gradient(
             if node.name in groups:
                 rows = groups[node.name]
                 total = total + (targets.sign[rows] * flat(y)[rows, targets.index[rows]]).sum()
-            values[node.name] = torch.nn.functional.leaky_relu(y, leak)
+                waiting.discard(node.name)
+            if not waiting:
+                break
+            values[node.name] = activation(node.name, y)
         else:
             values[node.name] = node.operator.forward(inputs)
     (slope,) = torch.autograd.grad(total, x, allow_unused=True, materialize_grads=True)

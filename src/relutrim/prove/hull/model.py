@@ -189,9 +189,8 @@ class Model:
         +1 for the lower end or -1 for the upper, gain).
         """
         found = []
-        rows = iter(range(len(self.program.rows)))
         first: dict[int, int] = {}
-        for at, row in zip(rows, self.program.rows, strict=False):
+        for at, row in enumerate(self.program.rows):
             first.setdefault(row.owner, at)
         for neuron in self.neurons:
             if neuron.state >= 0:

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from relutrim.bounds.linear import Backward
 from relutrim.bounds.values import Interval
 from relutrim.network.operators import Array
 from relutrim.prove.hull.cuts import Cut
 from relutrim.prove.hull.model import Goal, Model
-
-Bits = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +28,7 @@ class Leaf:
 
     states: Mapping[int, bool]
     bound: float
-    rows: Mapping[int, float] | None = None
+    rows: Mapping[int, float] = field(default_factory=dict)
     cuts: Sequence[tuple[Cut, float]] = ()
 
     @classmethod
@@ -85,7 +82,7 @@ class Proof:
     def size(self) -> int:
         """About how many bytes it takes, stored without redundancy."""
         bits = sum(len(cut.chosen) // 8 + 5 for cut in self.cuts)
-        numbers = sum(len(leaf.rows or ()) + len(leaf.cuts) for leaf in self.leaves)
+        numbers = sum(len(leaf.rows) + len(leaf.cuts) for leaf in self.leaves)
         return bits + 12 * numbers + sum(2 * len(leaf.states) for leaf in self.leaves)
 
     def check(self, backward: Backward) -> float:
@@ -110,7 +107,7 @@ class Proof:
         for leaf in self.leaves:
             model.split(leaf.states)
             duals = np.zeros(len(model.program.rows))
-            for row, dual in (leaf.rows or {}).items():
+            for row, dual in leaf.rows.items():
                 duals[row] = dual
             for cut, dual in leaf.cuts:
                 duals[place[id(cut)]] = dual
@@ -131,7 +128,7 @@ class Proof:
         both = {i: len(neuron.inputs) for i, neuron in enumerate(model.neurons) if neuron.state >= 0}
         return (
             all(leaf.states.keys() <= both.keys() for leaf in self.leaves)
-            and all(row in range(model.base) for leaf in self.leaves for row in leaf.rows or ())
+            and all(row in range(model.base) for leaf in self.leaves for row in leaf.rows)
             and all(cut.chosen.dtype == bool and cut.chosen.shape == (both.get(cut.neuron),) for cut in cuts)
         )
 
