@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from relutrim.prove.cascade import Cascade, Progress
 
-METHODS = ("auto", "bounds", "data")
+METHODS = ("auto", "isa", "layer", "neuron", "bounds", "data")
 _BATCH = 4096
 
 
@@ -33,6 +33,10 @@ def analyze(
     output_relu: bool = False,
     seed: int = 0,
     jobs: int | None = None,
+    solver: str = "highs",
+    big_m: str = "best",
+    inject: str = "relaxation",
+    until: str = "sign",
     progress: Progress | None = None,
 ) -> Stability:
     """Decide for every ReLU neuron of ``model`` whether it is always on, always off, or neither on
@@ -43,6 +47,13 @@ def analyze(
     only proves, ``data`` only looks at the data (the paper's inexact mode; its verdicts carry evidence
     ``data``). ``output_relu`` puts a ReLU behind outputs that have none. ``jobs`` linear programs are solved
     at once (None: one per core); unless time runs out, the outcome does not depend on it.
+
+    ``isa`` is the paper's method, one mixed-integer program for all neurons; ``layer`` has one per layer,
+    ``neuron`` one per neuron and direction, searched ``until`` its ``sign`` is known or to its ``optimal``
+    value. They use a ``solver`` (``highs``, ``scip``, ``gurobi``), constants (``big_m``) from ``interval``
+    bounds, ``linear`` ones or the ``best`` the prover has, and ``inject`` inputs on the way: those of the
+    solver's ``relaxation``, ``random`` ones, or none (``off``). What only the solver says has evidence
+    ``solver``.
 
     Whatever stops the analysis early (the limit in seconds, Ctrl-C) leaves neurons ``unknown``, never wrong.
     Without a limit only the last stage has one, of five minutes; ``time_limit=math.inf`` lifts that too.
@@ -58,6 +69,10 @@ def analyze(
         device=device,
         seed=seed,
         jobs=jobs,
+        solver=solver,
+        big_m=big_m,
+        inject=inject,
+        until=until,
         progress=progress,
     )
 
@@ -73,8 +88,11 @@ def analyze_network(
     seed: int,
     progress: Progress | None,
     jobs: int | None = None,
+    **milp: str,
 ) -> Stability:
-    """:func:`analyze` for a model that is a :class:`Network` already."""
+    """:func:`analyze` for a model that is a :class:`Network` already; ``milp`` are the options of its mixed-
+    integer programs.
+    """
     deadline = Deadline(time_limit)
     if method not in METHODS:
         raise InputError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
@@ -83,8 +101,11 @@ def analyze_network(
     problem = domain.fit(network)
     rows = as_rows(data, problem) if method != "bounds" else None
 
-    from relutrim.prove.cascade import Cascade
+    from relutrim.milp.methods import METHODS as MILP
+    from relutrim.milp.methods import Milps, Settings
+    from relutrim.prove.cascade import LAST_SECONDS, Cascade
 
+    settings = Settings(**milp)
     cascade = Cascade(
         problem,
         deadline,
@@ -93,17 +114,22 @@ def analyze_network(
         jobs=_checked_jobs(jobs),
         progress=progress,
     )
+    milps = Milps(cascade, settings, deadline.or_within(LAST_SECONDS)) if method in MILP else None
     interrupted, counted = False, 0
     try:
         if method == "data":
             counted = cascade.observe(_batches(rows))
         elif method == "bounds":
             cascade.bound(search=False)
+        elif milps is not None:
+            counted = cascade.observe(_batches(rows))
+            milps.run(method)
         else:
             counted = cascade.run(_batches(rows))
     except KeyboardInterrupt:
         interrupted = True
-    return _conclude(cascade, domain, method, interrupted, 0 if rows is None else len(rows), counted)
+    found = _conclude(cascade, domain, method, interrupted, 0 if rows is None else len(rows), counted)
+    return found if milps is None else replace(found, **milps.conclude(found.layers))
 
 
 def shape_of(domain: Domain) -> tuple[int, ...] | None:

@@ -97,10 +97,40 @@ _arch = click.option(
 _ANALYSIS = (
     click.option(
         "--method",
-        type=click.Choice(["auto", "bounds", "data"]),
+        type=click.Choice(["auto", "isa", "layer", "neuron", "bounds", "data"]),
         default="auto",
         show_default=True,
-        help="auto proves and searches, bounds only proves, data only looks at --data (inexact).",
+        help="auto proves and searches; isa is the paper's, one mixed-integer program for all neurons, layer "
+        "has one per layer, neuron one per neuron and direction; bounds only proves, data only looks at "
+        "--data (inexact).",
+    ),
+    click.option(
+        "--solver",
+        type=click.Choice(["highs", "scip", "gurobi"]),
+        default="highs",
+        show_default=True,
+        help="Who solves the programs of isa, layer and neuron.",
+    ),
+    click.option(
+        "--big-m",
+        type=click.Choice(["interval", "linear", "best"]),
+        default="best",
+        show_default=True,
+        help="Where those programs' constants come from; interval is the paper's.",
+    ),
+    click.option(
+        "--inject",
+        type=click.Choice(["relaxation", "random", "off"]),
+        default="relaxation",
+        show_default=True,
+        help="Inputs tried while isa and layer are solved.",
+    ),
+    click.option(
+        "--until",
+        type=click.Choice(["sign", "optimal"]),
+        default="sign",
+        show_default=True,
+        help="When a program of neuron ends: at the sign (Serra et al. 2020) or the optimum (Tjeng et al.).",
     ),
     click.option(
         "--data", type=click.Path(path_type=Path), metavar="X.npy", help="Inputs in raw units, one a row."

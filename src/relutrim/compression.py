@@ -94,6 +94,10 @@ def compress(
     output_relu: bool = False,
     seed: int = 0,
     jobs: int | None = None,
+    solver: str = "highs",
+    big_m: str = "best",
+    inject: str = "relaxation",
+    until: str = "sign",
     progress: Progress | None = None,
 ) -> Compression:
     """Make ``model`` smaller without changing what it computes on ``domain``.
@@ -117,6 +121,10 @@ def compress(
         device=device,
         seed=seed,
         jobs=jobs,
+        solver=solver,
+        big_m=big_m,
+        inject=inject,
+        until=until,
         progress=progress,
     )
     return replace(result, model=_same_kind(model, result.stored))

@@ -40,7 +40,7 @@ _RANDOM = 256
 _STUBBORN = 64
 _ANNEAL_STEPS = 100
 _HEATS = (0.1, 0.4)
-_LAST_SECONDS = 300.0
+LAST_SECONDS = 300.0
 """The limit of the last stage where the analysis has none."""
 
 Progress = Callable[[str, int, int], None]
@@ -85,8 +85,7 @@ class Cascade:
             from relutrim.prove.programs import Programs
             from relutrim.prove.splitting import Splitting, applies
 
-            unlimited = self.deadline.seconds is None
-            deadline = self.deadline.within(_LAST_SECONDS) if unlimited else self.deadline
+            deadline = self.deadline.or_within(LAST_SECONDS)
             if applies(self):
                 Splitting(self, deadline).run()
             Programs(self, deadline, self.jobs).run()
@@ -172,7 +171,7 @@ class Cascade:
                 self.proofs.append(proof)
             self._improve(target, index, sign, bound)
 
-    def rebound(self, name: str) -> None:
+    def rebound(self, name: str, *, search: bool = True) -> None:
         """What tighter ranges of a value say about everything behind it: linear bounds with every slope."""
         order = {node.name: i for i, node in enumerate(self.network.nodes)}
         for node in self.network.nodes[order.get(name, -1) + 1 :]:
@@ -182,7 +181,7 @@ class Cascade:
             for relu in self.network.readers(node.name):
                 if isinstance(relu.operator, Relu) and self._has_relu_before(node.name):
                     for slope in (Slope.ADAPTIVE, Slope.ZERO, Slope.CHORD):
-                        self._corners(node.name, relu, self.loose(node.name), slope)
+                        self._corners(node.name, relu, self.loose(node.name), slope, search=search)
 
     def _attack(self, method: Callable[[Targets], Tensor]) -> None:
         """Try a search method on all missing states."""
@@ -228,7 +227,7 @@ class Cascade:
         pre = self.values[name]
         return ~((pre.lo >= 0) | (pre.hi <= 0)).flatten()
 
-    def _corners(self, name: str, relu: Node, which: Tensor, slope: Slope, *, search: bool = True) -> None:
+    def _corners(self, name: str, relu: Node, which: Tensor, slope: Slope, *, search: bool) -> None:
         """Bound the neurons ``which`` from both sides, and try the minimisers where a state is still
         missing.
         """

@@ -30,6 +30,10 @@ class Deadline:
         """A deadline so many seconds from now, or this one if it comes first."""
         return Deadline(min(self.left, seconds), self)
 
+    def or_within(self, seconds: float) -> Deadline:
+        """This deadline; where it is never, one so many seconds from now."""
+        return self.within(seconds) if self.seconds is None else self
+
     def call_off(self) -> None:
         """Let everything that asks stop at once."""
         self._off = True

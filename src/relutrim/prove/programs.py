@@ -56,11 +56,17 @@ class Programs:
     cascade: Cascade
     deadline: Deadline
     jobs: int = 1
+    among: frozenset[tuple[str, int]] | None = None
+    """Only these neurons of ReLUs, where given."""
+
+    def roots(self) -> list[tuple[Wanted, Tree]]:
+        """Only what takes no branching; the rest."""
+        self._roots(2)
+        return self._roots(3)
 
     def run(self) -> None:
         """Until everything is decided, nothing leads on, or time is up."""
-        self._roots(2)
-        open_ = self._roots(3)
+        open_ = self.roots()
         if open_:
             self._turn(open_, _FIRST_NODES)
             self._tighten(open_)
@@ -75,6 +81,8 @@ class Programs:
         for name, neuron, sign in zip(
             targets.relu, targets.index.tolist(), targets.sign.tolist(), strict=True
         ):
+            if self.among is not None and (name, neuron) not in self.among:
+                continue
             pre = self.cascade.values[self.cascade.network[name].inputs[0]]
             seen = self.cascade.witnesses.seen[name]
             gap = abs(float((pre.hi if sign > 0 else pre.lo).flatten()[neuron]))

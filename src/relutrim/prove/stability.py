@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,8 @@ class LayerStability:
     """One ReLU: per neuron, flat in C order, the verdict, what it rests on, and what is known besides.
 
     ``lower`` and ``upper`` are proven bounds of the pre-activation (NaN: none). Witnesses are rows of
-    :attr:`Stability.witnesses`, -1 where a state was never seen.
+    :attr:`Stability.witnesses`, -1 where a state was never seen. ``claimed`` is the margin of verdicts that
+    rest on a solver's word.
     """
 
     name: str
@@ -36,6 +37,7 @@ class LayerStability:
     upper: Array
     active_witness: Rows
     inactive_witness: Rows
+    claimed: Array | None = None
 
     @property
     def size(self) -> int:
@@ -53,9 +55,23 @@ class LayerStability:
 
     @property
     def margin(self) -> Array:
-        """How far the nearer proven bound of a stable neuron is from 0; NaN for others."""
+        """How far a stable neuron stays from 0, by proof or by a solver's word; NaN for others."""
         gap = np.where(self.verdict == Verdict.ACTIVE, self.lower, -self.upper)
-        return np.where(np.isin(self.verdict, (Verdict.ACTIVE, Verdict.INACTIVE)) & (gap >= 0), gap, np.nan)
+        stable = np.isin(self.verdict, (Verdict.ACTIVE, Verdict.INACTIVE))
+        proven = np.where(stable & (gap >= 0), gap, np.nan)
+        if self.claimed is None:
+            return proven
+        return np.where(self.evidence == Evidence.SOLVER, self.claimed, proven)
+
+    def told(self, *, inactive: Array, active: Array) -> LayerStability:
+        """With a solver's word, given as margins (NaN: none), for neurons that nothing better decides."""
+        verdict, evidence = self.verdict.copy(), self.evidence.copy()
+        claimed = np.full(self.size, np.nan)
+        for word, margin in ((Verdict.ACTIVE, active), (Verdict.INACTIVE, inactive)):
+            chosen = (self.verdict == Verdict.UNKNOWN) & (margin > 0)
+            verdict[chosen], evidence[chosen] = word, Evidence.SOLVER
+            claimed[chosen] = margin[chosen]
+        return replace(self, verdict=verdict, evidence=evidence, claimed=claimed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +79,8 @@ class Stability:
     """The outcome of an analysis. ``ranges`` holds proven bounds of every value of ``problem.network``.
 
     ``proofs`` are the bounds that took a linear program, in the order in which they were found, with all that
-    proves them again without a search; ``nodes`` is how many nodes of trees it took.
+    proves them again without a search; ``nodes`` is how many nodes of trees it took. ``remarks`` say what
+    went wrong on the way, and ``solver`` whose word it is where evidence is a solver's.
     """
 
     problem: Problem
@@ -78,6 +95,8 @@ class Stability:
     data_rows_outside: int = 0
     proofs: tuple[AnyProof, ...] = field(default=(), repr=False)
     nodes: int = 0
+    remarks: tuple[str, ...] = ()
+    solver: str | None = None
 
     @property
     def complete(self) -> bool:

@@ -88,11 +88,13 @@ def analysis_json(stability: Stability, model: dict[str, Any], *, details: bool 
         "model": model,
         "domain": stability.domain.describe(),
         "method": stability.method,
+        "solver": stability.solver,
         "seconds": round(stability.seconds, 6),
         "complete": stability.complete,
         "interrupted": stability.interrupted,
         "data": {"rows": stability.data_rows, "outside_domain": stability.data_rows_outside},
         "layers": [_layer(layer, details) for layer in stability.layers],
+        "remarks": list(stability.remarks),
     }
 
 

@@ -85,6 +85,8 @@ def show_stability(stability: Stability, console: Console) -> None:
             f"{stability.data_rows_outside} of {stability.data_rows} data rows do not provably "
             "lie in the domain and were passed over"
         )
+    for remark in stability.remarks:
+        console.print(one_line(remark))
     if stability.interrupted:
         console.print("interrupted: neurons that were not decided by then are unknown")
 
