@@ -26,6 +26,7 @@ bench: $(STAMP_DEV)
 	$(BIN)/python -m benchmarks.stability
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.leo
+	$(BIN)/python -m benchmarks.isa --section isa
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-output
