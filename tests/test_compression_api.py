@@ -174,8 +174,8 @@ def test_in_float32_both_agree_within_the_originals_own_rounding(tmp_path, which
     result = relutrim.compress(network, relutrim.Box(0, 1))
     assert result.network.neurons < network.neurons
     if which == "merging":
-        assert "merge-active" in [step.rewrite for step in result.steps]
-        assert result.network.widths[1] == 30
+        assert "carry-linear" in [step.rewrite for step in result.steps]
+        assert result.network.widths[1] <= 30
     relutrim.save(network, tmp_path / "original.onnx")
     result.save(tmp_path / "smaller.onnx")
     x = np.random.default_rng(0).random((512, network.input.size), dtype=np.float32)

@@ -60,7 +60,7 @@ def test_every_reader_loses_its_columns():
         "p",
         "q",
     )
-    result = compressed(network, 0, 1)
+    result = compressed(network, 0, 1, rewrites="leo++")
     np.testing.assert_array_equal(result.network["p"].operator.weight, [[1, 3]])
     np.testing.assert_array_equal(result.network["q"].operator.weight, [[4, 6], [7, 9]])
     assert gap(network, result.stored, 0, 1) == 0

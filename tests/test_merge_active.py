@@ -89,7 +89,7 @@ def test_a_tiny_row_with_a_large_bias_is_no_basis_for_others():
 
 
 def test_coefficients_that_overflow_leave_the_layer_as_it_is():
-    network = dense(layer(([1, 1], 1), ([1, 1], 1)), linear([[1.7e308, 1.7e308, 0]]))
+    network = dense(layer(([1, 1], 1), ([1, 1], 1)), linear([[1.7e308, 1.7e308, 1]]))
     assert compressed(network, 0, 1).network is network
 
 
