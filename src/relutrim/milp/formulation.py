@@ -21,6 +21,7 @@ import torch
 
 from relutrim.bounds.linear import Backward, Pulled
 from relutrim.bounds.values import Interval
+from relutrim.domain.region import Region
 from relutrim.milp.model import Draft, Flags, Index, Milp
 from relutrim.network.graph import Node
 from relutrim.network.operators import Array
@@ -32,6 +33,12 @@ CUTOFF = 0.9
 """A count of states that is not above this is 0."""
 _TINY = 1e-9
 """Solvers drop coefficients below this without a word."""
+_SLIGHT = 1e-6
+"""In a constraint of the domain, next to entries of 1."""
+_FAINT = 1e-4
+"""A column that stays below this is at the mercy of a solver's presolve."""
+_HUGE = 1e6
+"""Beyond this, coefficients and ranges are more than double precision and tolerances go with."""
 
 
 @dataclass(frozen=True, order=True)
@@ -79,13 +86,9 @@ class Formulation:
         lo, hi = region.lo.cpu().numpy(), region.hi.cpu().numpy()
         self.inputs = self.draft.add_columns(lo, hi)
         self._columns[network.input.name] = self.inputs
-        rows = region.rows.cpu().numpy()
-        at, entry = np.nonzero(rows)
-        self.draft.add_rows(
-            [(at, self.inputs[entry], rows[at, entry])],
-            region.lower_ends.cpu().numpy(),
-            region.upper_ends.cpu().numpy(),
-        )
+        self._constraints, lower, upper = _constraints(region)
+        at, entry = np.nonzero(self._constraints)
+        self.draft.add_rows([(at, self.inputs[entry], self._constraints[at, entry])], lower, upper)
         for relu in network.relus:
             if relu.name in needed:
                 self._add(relu)
@@ -117,17 +120,27 @@ class Formulation:
         offset = float(sign * forms.constant[0] + forms.radius[0])
         return self.draft.finish(cost, self.inputs, np.zeros(0, dtype=np.int64), offset=offset)
 
-    def sensitivity(self, model: Milp) -> float:
+    def sensitivity(self, model: Milp, tolerance: float) -> float:
         """How far the value of a program of one neuron can move if every row, every whole number and every
-        reduced cost is off by 1: what it adds at a neuron, times what the weights behind make of it.
+        reduced cost is off by the tolerance: what it adds at a neuron, times what the weights behind make of
+        it. Values count with their size, not their width, because that is what a solver's own roundings go
+        with; and a side of 0 on which a neuron gets nowhere may be taken for none, whatever the tolerance.
+        Where there are huge numbers, solvers err without any bound.
         """
+        if max(float(np.abs(part).max(initial=0.0)) for part in (model.value, model.hi, model.cost)) > _HUGE:
+            return np.inf
         gain = np.abs(model.cost)
-        moved = float((model.hi - model.lo).sum())
-        with np.errstate(over="ignore"):
-            for x, forms, width in reversed(self._rows):
-                moved += float((gain[x] * (2 + width)).sum())
+        size = np.abs(model.lo) + np.abs(model.hi)
+        moved = tolerance * float(size.sum())
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            for x, forms, sides in reversed(self._rows):
+                faint = np.where(sides < _FAINT, sides, 0.0)
+                moved += float((gain[x] * (faint + tolerance * (1 + sides)).sum(0)).sum())
                 np.add.at(gain, forms.column, np.abs(forms.value) * gain[x][forms.row])
-            moved += float((gain[self.inputs] * (1 + model.hi - model.lo)[self.inputs]).sum())
+            moved += tolerance * float((gain[self.inputs] * (1 + size[self.inputs])).sum())
+            # What a constraint is worth is what its slowest input must make up for.
+            worth = np.where(self._constraints != 0, gain[self.inputs] / np.abs(self._constraints), 0.0)
+            moved += tolerance * float(worth.max(1, initial=0.0).sum())
         return moved
 
     @property
@@ -139,7 +152,9 @@ class Formulation:
         """The values of all binaries, in the order of their columns, from which pre-activations are on."""
         known = [
             (columns[columns >= 0], flags.flatten().cpu().numpy()[columns >= 0])
-            for columns, flags in zip(self._binaries.values(), on.values(), strict=True)
+            for columns, flags in zip(
+                self._binaries.values(), (on[name] for name in self.pre_activations), strict=True
+            )
         ]
         order = np.argsort(np.concatenate([columns for columns, _ in known]))
         return np.concatenate([flags for _, flags in known]).astype(np.float64)[order]
@@ -185,7 +200,7 @@ class Formulation:
             forms.constant - forms.radius,
             forms.constant + forms.radius,
         )
-        self._rows.append((x, forms, hi[kept] - lo[kept]))
+        self._rows.append((x, forms, np.abs([lo[kept], hi[kept]])))
         few, ones = np.arange(mu.size), np.ones(mu.size)
         nothing = np.full(mu.size, -np.inf)
         self.draft.add_rows([(few, x[loose], ones), (few, z, -big)], nothing, np.zeros(mu.size))
@@ -210,6 +225,27 @@ class Formulation:
         if not (np.isfinite(dense).all() and np.isfinite(radius).all()):
             raise Unmodelled("weights or their rounding errors overflow")
         return _Forms(row, columns[at], dense[row, at], pulled.constant.cpu().numpy(), radius)
+
+
+def _constraints(region: Region) -> tuple[Array, Array, Array]:
+    """The domain's own rows and their ends, each scaled by a power of 2 to entries of at most 1. Where some
+    of them are so small beside it that a solver's tolerances decide, the row is widened instead.
+    """
+    rows, lo, hi, lower, upper = (
+        part.cpu().numpy()
+        for part in (region.rows, region.lo, region.hi, region.lower_ends, region.upper_ends)
+    )
+    with np.errstate(over="ignore", under="ignore"):
+        _, power = np.frexp(np.abs(rows).max(1, initial=0.0))
+        rows = np.ldexp(rows, -power[:, None])
+        lower, upper = np.ldexp(lower, -power), np.ldexp(upper, -power)
+    reach = np.maximum(np.abs(lo), np.abs(hi))
+    small = (rows != 0) & (np.abs(rows) < _SLIGHT)
+    lost = (np.where(small, np.abs(rows), 0.0) @ reach) * (1 + gamma(reach.size)) + ETA * (2 + reach.sum())
+    widened = small.any(1)
+    lower = np.where(widened, np.nextafter(lower - lost, -np.inf), lower)
+    upper = np.where(widened, np.nextafter(upper + lost, np.inf), upper)
+    return np.where(small, 0.0, rows), lower, upper
 
 
 def _smallest(share: Array, total: float) -> Flags:

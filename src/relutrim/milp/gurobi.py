@@ -89,7 +89,7 @@ class _Run:
     def _fill(self, solver: gurobipy.Model) -> None:
         model = self.model
         solver.Params.TimeLimit = min(1e9, max(0.0, self.deadline.left))
-        solver.Params.Seed = self.seed % 2**31
+        solver.Params.Seed = self.seed % 2_000_000_000
         solver.Params.Threads = 1
         solver.Params.LazyConstraints = 1
         solver.Params.DualReductions = 0

@@ -74,8 +74,9 @@ class _Run:
 
     def run(self) -> Outcome:
         while not self.deadline.passed:
-            if self.watcher.relaxations and self._relaxations():
-                return self._end(Status.STOPPED, math.nan)
+            bound = self._relaxations() if self.watcher.relaxations else None
+            if bound is not None:
+                return self._end(Status.STOPPED, bound)
             if self.deadline.passed:
                 break
             outcome = self._search()
@@ -86,25 +87,27 @@ class _Run:
     def _end(self, status: Status, bound: float, why: str = "") -> Outcome:
         return Outcome(status, bound, self.nodes, self.solves, why)
 
-    def _relaxations(self) -> bool:
-        """Relaxations of the program, while their inputs show anything; whether that is enough."""
+    def _relaxations(self) -> float | None:
+        """Relaxations of the program, while their inputs show anything; where that is enough, the bound (NaN:
+        whatever it is).
+        """
         lp = self._solver(whole=False)
         while not self.deadline.passed:
             values = self._relaxed(lp)
             if values is None:
-                return False
+                return None
             seen = self._zero(self.watcher.relaxation(values))
             if not seen:
                 bound = self.model.offset - float(lp.getInfo().objective_function_value)
                 if self.watcher.enough(bound):
-                    return True
+                    return bound
                 seen = self._dive(lp, values, self._open()) or self._dives(lp, values)
             if self.watcher.enough(math.inf):
-                return True
+                return math.nan
             if not seen:
-                return False
+                return None
             self._narrow(lp, np.array(seen), self.model.lo[seen], self.hi[seen])
-        return False
+        return None
 
     def _dives(self, lp: highspy.Highs, values: Array) -> list[int]:
         """One dive for each mark that had none yet, until one shows something."""
@@ -179,7 +182,8 @@ class _Run:
             raise self.error
         status, info = highs.getModelStatus(), highs.getInfo()
         self.nodes += max(0, int(info.mip_node_count))
-        bound = self.model.offset - float(info.mip_dual_bound)
+        known = info.mip_dual_bound if self.model.whole.any() else info.objective_function_value
+        bound = self.model.offset - float(known)
         if self.found:
             return None
         if self.enough:
@@ -222,13 +226,13 @@ class _Run:
         lp.row_lower_, lp.row_upper_ = model.row_lo, model.row_hi
         lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
         lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = model.start, model.index, model.value
+        highs.setOptionValue("primal_feasibility_tolerance", self.tolerance)
+        highs.setOptionValue("dual_feasibility_tolerance", self.tolerance)
         if whole:
             lp.integrality_ = [
                 highspy.HighsVarType.kInteger if w else highspy.HighsVarType.kContinuous for w in model.whole
             ]
-            highs.setOptionValue("mip_feasibility_tolerance", self.tolerance)
-            highs.setOptionValue("primal_feasibility_tolerance", self.tolerance)
-            highs.setOptionValue("dual_feasibility_tolerance", self.tolerance)
+            # Not mip_feasibility_tolerance: see TOLERANCES.
             for name in _HEURISTICS:
                 highs.setOptionValue(f"mip_heuristic_run_{name}", False)
             highs.setOptionValue("mip_rel_gap", 0.0)

@@ -20,7 +20,7 @@ from relutrim.errors import InputError
 from relutrim.milp.formulation import Formulation, State, Unmodelled
 from relutrim.milp.isa import INJECTIONS, Hunt, seen, unseen
 from relutrim.milp.single import TOLERANCE, UNTIL, Reach
-from relutrim.milp.solver import Outcome, Solver, Status, Watcher, solver
+from relutrim.milp.solver import TOLERANCES, Outcome, Solver, Status, Watcher, solver
 from relutrim.prove.programs import Programs
 
 if TYPE_CHECKING:
@@ -172,7 +172,8 @@ class Milps:
         return Formulation(self.cascade.backward, self._ranges, relus)
 
     def _reach(self, formulation: Formulation, state: State, until: str) -> tuple[Reach, Outcome]:
-        reach = Reach(self.cascade, formulation, state, until, self.settings.inject != "off")
+        tolerance = max(TOLERANCE, TOLERANCES[self.settings.solver])
+        reach = Reach(self.cascade, formulation, state, until, self.settings.inject != "off", tolerance)
         return reach, self._solve(reach.model, reach, TOLERANCE)
 
     def _claim(self, state: State, found: tuple[Reach, Outcome]) -> None:

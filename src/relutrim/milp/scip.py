@@ -3,7 +3,8 @@ a heuristic that looks at relaxations.
 
 Columns that are to be 0 get that as their global upper bound. SCIP must not reason about them beforehand: a
 column that only the objective moves would be merged with its row, and setting it to 0 would then forbid what
-it stands for. So the handler locks them, and reductions that rest on locks alone are off.
+it stands for. So the handler locks them, and reductions that rest on locks alone, or on symmetries
+that a column set to 0 breaks, are off.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from pyscipopt import Conshdlr, Heur, Model
 from pyscipopt.scip import PY_SCIP_HEURTIMING as TIMING
 from pyscipopt.scip import PY_SCIP_RESULT as RESULT
+from pyscipopt.scip import PY_SCIP_STAGE as STAGE
 
 from relutrim.milp.model import Milp
 from relutrim.milp.solver import Outcome, Status, Watcher
@@ -87,9 +89,11 @@ class _Run:
         scip.hideOutput()
         scip.setParam("limits/time", min(1e9, max(0.0, self.deadline.left)))
         scip.setParam("numerics/feastol", self.tolerance)
+        scip.setParam("numerics/dualfeastol", self.tolerance)
         scip.setParam("randomization/randomseedshift", self.seed % 2**31)
         scip.setParam("misc/allowstrongdualreds", False)
         scip.setParam("misc/allowweakdualreds", False)
+        scip.setParam("misc/usesymmetry", 0)
         columns = zip(
             model.lo.tolist(), model.hi.tolist(), model.cost.tolist(), model.whole.tolist(), strict=True
         )
@@ -142,7 +146,7 @@ class _Run:
 
     def rejects(self, solution: Any) -> bool:
         """Show a solution to the watcher; whether it holds what is to be 0."""
-        if self.error is not None or self.enough:
+        if self.over():
             return False
         try:
             values = self.values(solution)
@@ -155,7 +159,7 @@ class _Run:
 
     def look(self) -> None:
         """Show the relaxation to the watcher."""
-        if self.error is not None or self.enough:
+        if self.over():
             return
         try:
             self.zero(self.watcher.relaxation(self.values(None)))
@@ -171,22 +175,23 @@ class _Run:
 
     def apply(self) -> tuple[bool, bool]:
         """Set what waits to 0; whether that changed anything, and whether nothing is left that way."""
-        if self.error is not None or self.scip.inProbing():
-            return False, False
         changed = False
-        while self.waiting:
-            column = self.scip.getTransformedVar(self.columns[self.waiting.pop()])
-            infeasible, tightened = self.scip.tightenVarUbGlobal(column, 0.0, force=True)
-            if infeasible:
-                return True, True
-            changed = changed or tightened
+        try:
+            while self.waiting and not self.over() and not self.scip.inProbing():
+                column = self.scip.getTransformedVar(self.columns[self.waiting.pop()])
+                infeasible, tightened = self.scip.tightenVarUbGlobal(column, 0.0, force=True)
+                if infeasible:
+                    return True, True
+                changed = changed or tightened
+        except BaseException as error:
+            self.fail(error)
         return changed, False
 
     def ask(self) -> None:
         """Stop if the watcher has enough, or time is up."""
-        if self.watcher.enough(self._bound()) and not self.enough:
+        if self.watcher.enough(self._bound()):
             self.enough = True
-            self.scip.interruptSolve()
+            self.over()
 
     def _bound(self) -> float:
         """What SCIP knows; its infinities say nothing here."""
@@ -197,7 +202,15 @@ class _Run:
         """Exceptions must not pass through SCIP: keep the first, and stop."""
         if self.error is None:
             self.error = error
-        self.scip.interruptSolve()
+        self.over()
+
+    def over(self) -> bool:
+        """Whether to stop; SCIP is told each time, because there is a stage at which it does not listen."""
+        if self.error is None and not self.enough:
+            return False
+        if self.scip.getStage() != STAGE.INITSOLVE:
+            self.scip.interruptSolve()
+        return True
 
 
 class _Handler(Conshdlr):

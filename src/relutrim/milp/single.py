@@ -37,13 +37,14 @@ class Reach:
     state: State
     until: str = "sign"
     relaxations: bool = False
+    tolerance: float = TOLERANCE
     model: Milp = field(init=False)
     explained: float = field(init=False)
     """What the solver's tolerances can add up to."""
 
     def __post_init__(self) -> None:
         self.model = self.formulation.neuron(self.state)
-        self.explained = TOLERANCE * self.formulation.sensitivity(self.model)
+        self.explained = self.formulation.sensitivity(self.model, self.tolerance)
 
     def solution(self, values: Array) -> Sequence[int]:
         """Note what the solution's input shows."""

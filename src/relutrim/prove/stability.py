@@ -64,11 +64,13 @@ class LayerStability:
         return np.where(self.evidence == Evidence.SOLVER, self.claimed, proven)
 
     def told(self, *, inactive: Array, active: Array) -> LayerStability:
-        """With a solver's word, given as margins (NaN: none), for neurons that nothing better decides."""
+        """With a solver's word, given as margins (NaN: none), for neurons that nothing better decides. Where
+        it says both, it says nothing.
+        """
         verdict, evidence = self.verdict.copy(), self.evidence.copy()
         claimed = np.full(self.size, np.nan)
         for word, margin in ((Verdict.ACTIVE, active), (Verdict.INACTIVE, inactive)):
-            chosen = (self.verdict == Verdict.UNKNOWN) & (margin > 0)
+            chosen = (self.verdict == Verdict.UNKNOWN) & (margin > 0) & ~((active > 0) & (inactive > 0))
             verdict[chosen], evidence[chosen] = word, Evidence.SOLVER
             claimed[chosen] = margin[chosen]
         return replace(self, verdict=verdict, evidence=evidence, claimed=claimed)
