@@ -30,7 +30,7 @@ from relutrim.analysis import analyze_network
 from relutrim.domain import Box
 from relutrim.errors import InputError
 from relutrim.formats import load
-from relutrim.milp.solver import SOLVERS
+from relutrim.milp.settings import SOLVERS
 from relutrim.network import Network
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict

@@ -22,7 +22,8 @@ from relutrim.milp import methods
 from relutrim.milp.formulation import Formulation, State
 from relutrim.milp.isa import Hunt, unseen
 from relutrim.milp.methods import Milps
-from relutrim.milp.solver import SOLVERS, Outcome, Status, solver
+from relutrim.milp.settings import SOLVERS
+from relutrim.milp.solver import Outcome, Status, solver
 from relutrim.network import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from relutrim.domain.domain import Domain, Problem
 from relutrim.errors import InputError
+from relutrim.milp.settings import METHODS as MILP_METHODS
+from relutrim.milp.settings import Settings
 from relutrim.network.graph import Network, Node, Output
 from relutrim.network.operators import Relu
 from relutrim.prove.deadline import Deadline
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from relutrim.prove.cascade import Cascade, Progress
 
-METHODS = ("auto", "isa", "layer", "neuron", "bounds", "data")
+METHODS = ("auto", *MILP_METHODS, "bounds", "data")
 _BATCH = 4096
 
 
@@ -101,8 +103,6 @@ def analyze_network(
     problem = domain.fit(network)
     rows = as_rows(data, problem) if method != "bounds" else None
 
-    from relutrim.milp.methods import METHODS as MILP
-    from relutrim.milp.methods import Milps, Settings
     from relutrim.prove.cascade import LAST_SECONDS, Cascade
 
     settings = Settings(**milp)
@@ -114,7 +114,11 @@ def analyze_network(
         jobs=_checked_jobs(jobs),
         progress=progress,
     )
-    milps = Milps(cascade, settings, deadline.or_within(LAST_SECONDS)) if method in MILP else None
+    milps = None
+    if method in MILP_METHODS:
+        from relutrim.milp.methods import Milps
+
+        milps = Milps(cascade, settings, deadline.or_within(LAST_SECONDS))
     interrupted, counted = False, 0
     try:
         if method == "data":

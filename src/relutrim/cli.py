@@ -239,8 +239,9 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
     "--tolerance",
     default="exact",
     show_default=True,
-    metavar="exact",
-    help="How much the function may change.",
+    metavar="exact|rounding|EPS",
+    help="How far an output may move on the domain: by nothing but the rounding of re-written weights, by "
+    "half a unit in the last place of its largest value, or by EPS.",
 )
 @click.option(
     "--evidence",

@@ -56,6 +56,7 @@ class Compression:
     deviation: Deviation
     rewrites: str
     evidence: str
+    tolerance: str | float = "exact"
     certificate: None = None
 
     @property
@@ -103,9 +104,12 @@ def compress(
     """Make ``model`` smaller without changing what it computes on ``domain``.
 
     ``model`` is a path, an ``nn.Module`` or a :class:`Network`; it is never changed. ``rewrites``: ``all``,
-    or ``leo++`` for the paper's algorithm. ``evidence`` is the weakest that a rewrite may rest on; anything
-    but ``proof`` gives up the guarantee. The other options are those of :func:`relutrim.analyze`. Ctrl-C is
-    a ``KeyboardInterrupt``: a network that is half compressed is of use to nobody.
+    or ``leo++`` for the paper's algorithm. ``tolerance`` is how far an output may move on the domain, weights
+    as stored: ``exact`` allows nothing but the rounding of re-written weights, ``rounding`` half a unit in
+    the last place (of the file's type) of the largest value an output was seen to take, a number that much.
+    ``evidence`` is the weakest that a rewrite may rest on; anything but ``proof`` gives up the guarantee. The
+    other options are those of :func:`relutrim.analyze`. Ctrl-C is a ``KeyboardInterrupt``: a network that is
+    half compressed is of use to nobody.
     """
     from relutrim.formats import as_network
 
@@ -145,19 +149,19 @@ def compress_network(
     """
     from relutrim.rewrite.pipeline import REWRITES, rewrite
 
-    if tolerance != "exact":
-        raise InputError(
-            f"tolerance {tolerance!r} is not available; this version compresses exactly (tolerance 'exact')"
-        )
     if rewrites not in REWRITES:
         raise InputError(f"there is no set of rewrites {rewrites!r}; choose one of {', '.join(REWRITES)}")
     if evidence not in EVIDENCE:
         raise InputError(f"there is no evidence {evidence!r}; choose one of {', '.join(EVIDENCE)}")
+    tolerance = parsed_tolerance(tolerance)
+    if tolerance != "exact" and rewrites != "all":
+        raise InputError(f"rewrites {rewrites!r} are exact; a tolerance needs rewrites 'all'")
     stability = analyze_network(network, domain, data=data, **analysis)
     if stability.interrupted:
         raise KeyboardInterrupt
     weakest = EVIDENCE[evidence]
-    result = rewrite(network, stability, rewrites=rewrites, weakest=weakest)
+    allowed = _allowed(network, stability, tolerance, data)
+    result = rewrite(network, stability, rewrites=rewrites, weakest=weakest, allowed=allowed)
     proved = weakest == Evidence.PROOF
     observed, own, samples = _observe(network, result.stored, stability, data)
     return Compression(
@@ -176,7 +180,46 @@ def compress_network(
         ),
         rewrites=rewrites,
         evidence=evidence,
+        tolerance=tolerance,
     )
+
+
+def parsed_tolerance(tolerance: str | float) -> str | float:
+    """``exact``, ``rounding``, or a number that is not negative."""
+    if tolerance in ("exact", "rounding"):
+        return tolerance
+    try:
+        number = float(tolerance)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise InputError(
+            f"tolerance {tolerance!r} makes no sense; it is 'exact', 'rounding', or how far an output may "
+            "move, a number such as 1e-6"
+        )
+    return number
+
+
+def _allowed(
+    network: Network, stability: Stability, tolerance: str | float, data: Any
+) -> dict[str, Tensor] | None:
+    """Per source of an output how far its entries may move. ``rounding`` is what storing the output itself
+    may change: half a unit in the last place, in the file's type, of the largest value seen.
+    """
+    import torch
+
+    if tolerance == "exact":
+        return None
+    points = _samples(network, stability, data)
+    values = network.run(points, until=list(network.sources))
+    allowed = {}
+    for source in network.sources:
+        seen = values[source].abs().amax(0, keepdim=True).nan_to_num(0.0, 0.0, 0.0)
+        unit = 2.0**-53 if network.dtype == "float64" else 2.0**-24
+        allowed[source] = (
+            unit * seen if tolerance == "rounding" else torch.full_like(seen, float(tolerance))
+        ).to(torch.float64)
+    return allowed
 
 
 def _same_kind(model: Any, stored: Network) -> Any:

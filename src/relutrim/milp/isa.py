@@ -28,7 +28,6 @@ from relutrim.search.climb import Targets, climb
 if TYPE_CHECKING:
     from relutrim.prove.cascade import Cascade
 
-INJECTIONS = ("relaxation", "random", "off")
 _CLAIMED = 1e-3
 _STEPS = 24
 

@@ -18,8 +18,9 @@ import torch
 from relutrim.bounds.values import Interval
 from relutrim.errors import InputError
 from relutrim.milp.formulation import Formulation, State, Unmodelled
-from relutrim.milp.isa import INJECTIONS, Hunt, seen, unseen
-from relutrim.milp.single import TOLERANCE, UNTIL, Reach
+from relutrim.milp.isa import Hunt, seen, unseen
+from relutrim.milp.settings import Settings
+from relutrim.milp.single import TOLERANCE, Reach
 from relutrim.milp.solver import TOLERANCES, Outcome, Solver, Status, Watcher, solver
 from relutrim.prove.programs import Programs
 
@@ -29,30 +30,7 @@ if TYPE_CHECKING:
     from relutrim.prove.deadline import Deadline
     from relutrim.prove.stability import LayerStability
 
-METHODS = ("isa", "layer", "neuron")
-BIG_M = ("interval", "linear", "best")
 _FEASIBILITY = 1e-6
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a method works: which solver, where its constants come from, which inputs it is given on the way,
-    and how far a program of a single neuron is searched.
-    """
-
-    solver: str = "highs"
-    big_m: str = "best"
-    inject: str = "relaxation"
-    until: str = "sign"
-
-    def __post_init__(self) -> None:
-        for option, value, known in (
-            ("big-M", self.big_m, BIG_M),
-            ("injection", self.inject, INJECTIONS),
-            ("end", self.until, UNTIL),
-        ):
-            if value not in known:
-                raise InputError(f"there is no {option} {value!r}; choose one of {', '.join(known)}")
 
 
 @dataclass(eq=False)

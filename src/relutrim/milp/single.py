@@ -23,7 +23,6 @@ from relutrim.network.operators import Array
 if TYPE_CHECKING:
     from relutrim.prove.cascade import Cascade
 
-UNTIL = ("sign", "optimal")
 TOLERANCE = 1e-9
 """As small as solvers allow: margins have to be larger than what it explains."""
 

@@ -10,10 +10,10 @@ from typing import Protocol
 
 from relutrim.errors import InputError
 from relutrim.milp.model import Milp
+from relutrim.milp.settings import SOLVERS
 from relutrim.network.operators import Array
 from relutrim.prove.deadline import Deadline
 
-SOLVERS = ("highs", "scip", "gurobi")
 TOLERANCES = {"highs": 1e-6, "scip": 1e-9, "gurobi": 1e-9}
 """How far off a solver's rows and whole numbers are at best. HiGHS 1.15 cuts off solutions when its
 mip_feasibility_tolerance is below the default.

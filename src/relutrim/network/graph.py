@@ -166,6 +166,12 @@ class Network:
         return total
 
     @property
+    def zeros(self) -> int:
+        """How many weights of linear layers are 0."""
+        linear = [node.operator for node in self.nodes if isinstance(node.operator, Linear)]
+        return sum(operator.weight.size - int((operator.weight != 0).sum()) for operator in linear)
+
+    @property
     def parameters(self) -> int:
         """How many numbers a file stores."""
         return sum(node.operator.parameters for node in self.nodes)

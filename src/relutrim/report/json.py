@@ -52,6 +52,7 @@ def size_json(network: Network) -> dict[str, Any]:
         "neurons": network.neurons,
         "connections": network.connections,
         "parameters": network.parameters,
+        "zeros": network.zeros,
         "bytes": network.parameters * width,
     }
 
@@ -109,6 +110,7 @@ def compression_json(
         "schema": "relutrim/compression/1",
         "rewrite_set": result.rewrites,
         "evidence_required": result.evidence,
+        "tolerance": result.tolerance,
         "original": size_json(result.original),
         "compressed": size_json(result.stored),
         "rewrites": [step.as_dict() | {"deviation": _number(step.deviation)} for step in result.steps],

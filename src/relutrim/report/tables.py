@@ -103,6 +103,8 @@ def show_compression(result: Compression, console: Console) -> None:
         ("parameters", before.parameters, after.parameters),
     ):
         table.add_row(word, f"{old:,}", f"{new:,}", f"{100 * (old - new) / old:.1f}%" if old else "")
+    if after.zeros or before.zeros:
+        table.add_row("zero weights", f"{before.zeros:,}", f"{after.zeros:,}", "")
     table.add_row("widths", "-".join(map(str, before.widths)), "-".join(map(str, after.widths)), "")
     console.print(table)
     for step in result.steps:

@@ -5,12 +5,16 @@ rows in ``B``, then ``k`` carriers ``B x + s`` do for all of them, however many 
 weights become ``A``, and their bias makes up for ``s``, which keeps the carriers non-negative on the domain.
 ``k`` is at most the number of the readers' rows: behind the last hidden layer of a classifier, its classes.
 
-1. **Propose**: the rows of ``B`` are rows of ``M`` that the others depend on (:func:`dependent_rows`).
+1. **Propose**: the rows of ``B`` are rows of ``M`` that the others depend on (:func:`dependent_rows`); or,
+   where the outputs may move, the leading singular vectors of ``M``, each row weighed by what it means to
+   the outputs and each column by how far its input ranges.
 2. **Account**: what the readers get in place of the old sum is bounded through the residual ``D_Q W_Q - A B``
    itself, rounding included, so no solve has to be trusted.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,18 +23,29 @@ from relutrim.bounds.interval import node_interval
 from relutrim.bounds.values import Interval
 from relutrim.network.graph import Node
 from relutrim.network.operators import Array, Linear
-from relutrim.rewrite.draft import Draft, Step, at_most
+from relutrim.rewrite.budget import Share
+from relutrim.rewrite.draft import Draft, Step, at_most, middle
 from relutrim.rewrite.layers import DenseLayer, finite
 from relutrim.rewrite.merge_active import dependent_rows
-from relutrim.rounding import ETA, gamma
+from relutrim.rounding import ETA, UNIT, gamma
 
 NAME = "carry-linear"
 _SLACK = 1e-6
 """How far carriers stay away from 0, as a share of their range: stored weights are rounded."""
 
 
-def carry_linear(draft: Draft, layer: DenseLayer) -> Draft:
-    """The draft in which no more neurons of the layer are linear than its readers can tell apart."""
+@dataclass(frozen=True, eq=False)
+class _Factors:
+    """``M = outward @ (inward @ M)``, exactly or nearly."""
+
+    outward: Array
+    inward: Array
+
+
+def carry_linear(draft: Draft, layer: DenseLayer, share: Share | None = None) -> Draft:
+    """The draft in which no more neurons of the layer are linear than its readers can tell apart; with a
+    share of what the outputs may move, than they need to.
+    """
     active = np.flatnonzero(draft.identity[layer.relu.name])
     if not layer.readers or not len(active):
         return draft
@@ -39,30 +54,37 @@ def carry_linear(draft: Draft, layer: DenseLayer) -> Draft:
     product = outward @ weight
     if not finite(product):
         return draft
-    basis, factors = _factorised(product, len(active))
-    if factors is None:
+    centre, radius = middle(draft.ranges[layer.linear.inputs[0]])
+    found = _exactly(product) if share is None else _nearly(product, radius[0].numpy(), share)
+    if found is None or len(found.inward) >= len(active):
         return draft
     others = np.setdiff1d(np.arange(layer.size), active)
-    if not len(basis) and not len(others):
-        basis, factors = np.zeros(1, dtype=np.int64), np.zeros((len(outward), 1))
-    carriers = _carriers(draft, layer, product[basis], outward[basis])
-    if carriers is None:
+    if not len(found.inward) and not len(others):
+        found = _Factors(np.zeros((len(outward), 1)), np.zeros((1, len(outward))))
+    # Numbers that the file holds cost nothing when they are stored: their rounding is in the residual.
+    dtype = None if share is None else draft.network.dtype
+    made = _carriers(draft, layer, _held(found.inward @ product, dtype), found.inward @ outward, dtype)
+    if made is None:
         return draft
+    carriers, pre = made
     change: dict[str, Node | None] = {}
     moved = {}
     start = 0
     for reader in layer.readers:
         old = reader.operator
         assert isinstance(old, Linear)
-        own = factors[start : start + len(old.bias)]
+        own, part = (array[start : start + len(old.bias)] for array in (found.outward, product))
+        own = _held(own, dtype)
         start += len(old.bias)
         constant = old.bias + old.weight[:, active] @ bias - own @ carriers.bias
+        if share is not None:
+            constant = constant + (part - own @ carriers.weight) @ centre[0].numpy()
         if not finite(own, constant):
             return draft
         new = Linear(np.concatenate([old.weight[:, others], own], axis=1), constant)
         change[reader.name] = Node(reader.name, new, reader.inputs)
         moved[reader.name] = _residual(
-            draft.reach(layer.linear.inputs[0]),
+            (centre, radius),
             (old.weight[:, active], old.bias, weight, bias),
             (own, constant, carriers.weight, carriers.bias),
         )
@@ -72,7 +94,6 @@ def carry_linear(draft: Draft, layer: DenseLayer) -> Draft:
     gone = len(active) - len(carriers.bias)
     text = f"{len(carriers.bias)} neurons carry the linear part of {len(active)} active ones"
     kept = torch.as_tensor(others)
-    pre = node_interval(Node("", carriers, layer.linear.inputs), dict(draft.ranges))
     news = np.zeros(len(carriers.bias), dtype=np.bool_)
     return draft.rewritten(
         draft.network.edit(change=change),
@@ -94,33 +115,79 @@ def _weight(reader: Node) -> Array:
     return reader.operator.weight
 
 
-def _factorised(product: Array, most: int) -> tuple[np.ndarray, Array | None]:
-    """Rows that the others depend on, and all rows in terms of those; None if they are not fewer than
-    ``most``.
-    """
+def _exactly(product: Array) -> _Factors:
+    """Rows that the others depend on, and all rows in terms of those."""
     basis, rest, found = dependent_rows(product)
-    if len(basis) >= most:
-        return basis, None
     factors = np.zeros((len(product), len(basis)))
     factors[basis, np.arange(len(basis))] = 1.0
     factors[rest] = found
-    return basis, factors
+    return _Factors(factors, np.eye(len(product))[basis])
 
 
-def _carriers(draft: Draft, layer: DenseLayer, rows: Array, outward: Array) -> Linear | None:
-    """The rows with biases that keep them non-negative on the domain."""
+def _nearly(product: Array, radius: Array, share: Share) -> _Factors | None:
+    """As few directions as the share of the outputs' budget allows for."""
+    weigh = share.prices.max(axis=0, initial=0.0)
+    weigh = weigh / max(weigh.max(initial=0.0), 1e-300)
+    scaled = weigh[:, None] * product * radius
+    if not finite(scaled):
+        return None
+    try:
+        left, values, right = np.linalg.svd(scaled, full_matrices=False)
+    except np.linalg.LinAlgError:
+        return None
+    inverse = np.divide(1.0, weigh, out=np.zeros_like(weigh), where=weigh > 0)
+
+    def affordable(count: int) -> bool:
+        rest = np.abs((left[:, count:] * values[count:]) @ right[count:]).sum(1) * inverse
+        return bool((share.prices @ rest <= share.part).all())
+
+    low, high = 0, len(values)
+    while low < high:
+        count = (low + high) // 2
+        low, high = (low, count) if affordable(count) else (count + 1, high)
+    return _Factors(inverse[:, None] * left[:, :low], left[:, :low].T * weigh)
+
+
+def _carriers(
+    draft: Draft, layer: DenseLayer, rows: Array, outward: Array, dtype: str | None
+) -> tuple[Linear, Interval] | None:
+    """The rows with biases that keep them non-negative on the domain, and the range of their values."""
     plain = Linear(rows, np.zeros(len(rows)))
     span = node_interval(Node("", plain, layer.linear.inputs), dict(draft.ranges))
-    lower, width = span.lo[0].numpy(), (span.hi - span.lo)[0].numpy()
+    # What is known of the old neurons may say more than the layer's inputs do.
     active = np.flatnonzero(draft.identity[layer.relu.name])
+    weight, bias = layer.operator.weight[active], layer.operator.bias[active]
     pre = draft.ranges[layer.linear.name]
     lo, hi = (end[0].numpy()[active] for end in (pre.lo, pre.hi))
-    # What is known of the old neurons may say more than the layer's inputs do.
-    least = np.minimum(outward * lo, outward * hi).sum(1) - outward @ layer.operator.bias[active]
-    size = np.abs(outward) @ (np.maximum(np.abs(lo), np.abs(hi)) + np.abs(layer.operator.bias[active]))
-    known = least - 2 * gamma(len(active) + 4) * size - 2 * len(active) * ETA
-    shift = -np.fmax(lower, known) + _SLACK * width
-    return Linear(rows, shift) if finite(shift) else None
+    ends = (outward * lo, outward * hi)
+    constant = outward @ bias
+    reach = draft.reach(layer.linear.inputs[0])
+    size = np.abs(outward) @ (np.maximum(np.abs(lo), np.abs(hi)) + np.abs(bias))
+    differ = at_most(rows - outward @ weight, np.zeros(len(rows)), reach)[0].numpy()
+    terms = len(active) + 8
+    computed = at_most(np.abs(outward), np.zeros(len(rows)), at_most(weight, bias, reach))[0].numpy()
+    room = differ + gamma(terms) * (2 * size + computed) + terms * ETA * (2 + float(reach.sum()))
+    known = Interval(
+        torch.as_tensor(np.minimum(*ends).sum(1) - constant - room)[None],
+        torch.as_tensor(np.maximum(*ends).sum(1) - constant + room)[None],
+    )
+    both = span.meet(known)
+    lower, upper = both.lo[0].numpy(), both.hi[0].numpy()
+    shift = -lower + _SLACK * (upper - lower)
+    if dtype is not None:
+        shift = _held(shift, dtype)
+        shift = np.where(shift + lower > 0, shift, _held(np.nextafter(shift, np.inf), dtype))
+    if not finite(rows, shift):
+        return None
+    moved = 4 * UNIT * (np.abs(lower) + np.abs(upper) + np.abs(shift)) + ETA
+    low, high = (torch.as_tensor(end)[None] for end in (lower + shift - moved, upper + shift + moved))
+    return Linear(rows, shift), Interval(low, high)
+
+
+def _held(array: Array, dtype: str | None) -> Array:
+    """Numbers as the file holds them, where that is asked for."""
+    with np.errstate(over="ignore"):
+        return array if dtype is None else array.astype(dtype).astype(np.float64)
 
 
 def _joined(old: Interval, kept: torch.Tensor, new: Interval) -> Interval:
@@ -128,15 +195,19 @@ def _joined(old: Interval, kept: torch.Tensor, new: Interval) -> Interval:
 
 
 def _residual(
-    reach: torch.Tensor,
+    inputs: tuple[torch.Tensor, torch.Tensor],
     before: tuple[Array, Array, Array, Array],
     after: tuple[Array, Array, Array, Array],
 ) -> torch.Tensor:
     """How far ``D (W x + b) + c`` can move if all four are others: the difference of what they multiply out
-    to, and the rounding of computing that.
+    to, over the inputs' range around its centre, and the rounding of computing that.
     """
     (d, c, w, b), (a, e, v, s) = before, after
-    gap = at_most(d @ w - a @ v, (d @ b + c) - (a @ s + e), reach)
+    centre, radius = inputs
+    gap = d @ w - a @ v
+    offset = (d @ b + c) - (a @ s + e) + gap @ centre[0].numpy()
+    reach = centre.abs() + radius
     size = at_most(d, c, at_most(w, b, reach)) + at_most(a, e, at_most(v, s, reach))
-    terms = len(w) + len(v) + 4
-    return gap + gamma(terms) * size + terms * ETA * (2 + float(reach.sum()))
+    terms = len(w) + len(v) + w.shape[1] + 8
+    rounding: torch.Tensor = gamma(terms) * size + terms * ETA * (2 + float(reach.sum()))
+    return at_most(gap, offset, radius) + rounding

@@ -15,7 +15,7 @@ from relutrim.bounds.interval import node_interval
 from relutrim.bounds.values import Interval
 from relutrim.network.graph import Network, Node
 from relutrim.network.operators import Linear, Reshape
-from relutrim.rewrite.draft import Draft, Step
+from relutrim.rewrite.draft import Draft, Step, middle
 from relutrim.rewrite.layers import finite
 
 NAME = "collapse"
@@ -34,7 +34,7 @@ def collapse(draft: Draft, relu: Node, *, may_grow: bool) -> Draft:
     for node in network.nodes:
         if node.name not in values and all(name in values for name in node.inputs):
             values[node.name] = node_interval(node, values)
-    if not all(finite(_middle(values[source]).numpy()) for source in network.sources):
+    if not all(finite(middle(values[source])[0].numpy()) for source in network.sources):
         return draft
     nodes, moved = _constants(network, values)
     constant = replace(network, nodes=tuple(nodes))
@@ -59,21 +59,15 @@ def _constants(network: Network, values: dict[str, Interval]) -> tuple[list[Node
         nodes.append(Node(flat, Reshape(network.input.shape, (network.input.size,)), (network.input.name,)))
     for source in network.sources:
         value, shape = values[source], network.shapes[source]
-        middle = _middle(value)
-        linear = Linear(np.zeros((middle.numel(), network.input.size)), middle.flatten().numpy())
+        centre, moved[source] = middle(value)
+        linear = Linear(np.zeros((centre.numel(), network.input.size)), centre.flatten().numpy())
         if len(shape) == 1:
             nodes.append(Node(source, linear, (flat,)))
         else:
             name = _free(network, f"{source}.flat")
             nodes.append(Node(name, linear, (flat,)))
-            nodes.append(Node(source, Reshape((middle.numel(),), shape), (name,)))
-        moved[source] = torch.maximum(value.hi - middle, middle - value.lo) * (1 + 2.0**-20)
+            nodes.append(Node(source, Reshape((centre.numel(),), shape), (name,)))
     return nodes, moved
-
-
-def _middle(value: Interval) -> torch.Tensor:
-    """A number in the range; the number itself where there is but one."""
-    return torch.where(value.lo == value.hi, value.lo, value.lo / 2 + value.hi / 2)
 
 
 def _free(network: Network, name: str) -> str:

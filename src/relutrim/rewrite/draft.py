@@ -29,6 +29,7 @@ from relutrim.network.graph import Network, Node
 from relutrim.network.operators import Affine, Array
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict
+from relutrim.rewrite.gains import gains
 from relutrim.rewrite.storage import rounded, storable
 from relutrim.rounding import ETA
 
@@ -115,11 +116,13 @@ class Draft:
                     torch.zeros_like(known[n].lo) if s is None else s
                     for n, s in zip(node.inputs, before, strict=True)
                 ]
-                passed = _passed(node.operator, inputs) if isinstance(node.operator, Affine) else inputs[0]
-                local = passed if local is None else passed + local
+                arrived = passed(node.operator, inputs) if isinstance(node.operator, Affine) else inputs[0]
+                local = arrived if local is None else arrived + local
             if local is not None and bool((local != 0).any()):
                 shift[node.name] = local * _SAFETY
                 known[node.name] = _widen(known[node.name], shift[node.name])
+        masks = {**self.identity, **(identity or {})}, {**self.zero, **(zero or {})}
+        _sharpen(shift, network, *masks, moved)
         deviation = dict(self.deviation)
         largest = 0.0
         for source in network.sources:
@@ -131,8 +134,8 @@ class Draft:
         steps = self.steps if step is None else (*self.steps, replace(step, deviation=largest))
         return Draft(
             network=network,
-            identity={**self.identity, **(identity or {})},
-            zero={**self.zero, **(zero or {})},
+            identity=masks[0],
+            zero=masks[1],
             ranges={name: known[name] for name in [network.input.name, *(n.name for n in network.nodes)]},
             deviation={source: deviation[source] for source in network.sources},
             steps=steps,
@@ -188,13 +191,44 @@ def at_most(weight: Array, bias: Array, reach: Tensor) -> Tensor:
     return (reach @ w.T + b) * _SAFETY + (w.shape[1] + 1) * ETA
 
 
-def _passed(operator: Affine, inputs: list[Tensor]) -> Tensor:
+def passed(operator: Affine, inputs: list[Tensor]) -> Tensor:
     """How far an operator's value moves with its inputs; products may underflow, parameters have radii."""
-    passed = operator.spread(inputs)
+    moved = operator.spread(inputs)
     fuzz = operator.fuzz(inputs)
     if fuzz is not None:
-        passed = passed + fuzz
-    return passed * _SAFETY + operator.terms * ETA
+        moved = moved + fuzz
+    return moved * _SAFETY + operator.terms * ETA
+
+
+def middle(interval: Interval) -> tuple[Tensor, Tensor]:
+    """A point in the middle of a range, and how far the range reaches from there at most."""
+    centre = torch.where(interval.lo == interval.hi, interval.lo, interval.lo / 2 + interval.hi / 2)
+    radius = torch.maximum(interval.hi - centre, centre - interval.lo)
+    return centre, torch.where(interval.lo == interval.hi, 0 * radius, radius * _SAFETY)
+
+
+def _sharpen(
+    shift: dict[str, Tensor],
+    network: Network,
+    identity: Mapping[str, Mask],
+    zero: Mapping[str, Mask],
+    moved: Mapping[str, Tensor],
+) -> None:
+    """What arrives at the outputs, by way of how the linear parts of the network cancel."""
+    local = {name: m for name, m in moved.items() if name in network and bool((m != 0).any())}
+    if not local or not all(bool(m.isfinite().all()) for m in local.values()):
+        return
+    found = gains(network, identity, zero, local)
+    total = sum(
+        (found[name] @ m.flatten() * _SAFETY + m.numel() * ETA for name, m in local.items()),
+        torch.zeros(1, dtype=torch.float64),
+    )
+    start = 0
+    for source in network.sources:
+        own = total[start : start + network.size(source)]
+        start += len(own)
+        if source in shift:
+            shift[source] = torch.fmin(shift[source], own.reshape(shift[source].shape) * _SAFETY)
 
 
 def _widen(interval: Interval, by: Tensor) -> Interval:

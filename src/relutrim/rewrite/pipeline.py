@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from relutrim.network.graph import Network
+from relutrim.network.operators import Linear
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence
+from relutrim.rewrite.budget import Budget
 from relutrim.rewrite.carry_linear import carry_linear
 from relutrim.rewrite.collapse import collapse
 from relutrim.rewrite.collinear import merge_multiples, split_opposites
@@ -21,8 +25,17 @@ from relutrim.rewrite.fuse import fuse
 from relutrim.rewrite.layers import DenseLayer, dense_layer
 from relutrim.rewrite.lift import lift
 from relutrim.rewrite.merge_active import merge_active
+from relutrim.rewrite.negligible import drop_connections, drop_negligible
 
 REWRITES = ("leo++", "all")
+_RESERVE = 2.0
+"""How much of the budget storing takes, in units of what it takes of the exact result."""
+_PARTS = (1.0, 0.8, 0.65, 0.5, 0.42, 0.35, 0.3, 0.25, 0.15, 0.05)
+"""How much of the rest is spent; less if storing the result takes more than that leaves."""
+_SPENT = 0.8
+"""How much of what is left at the end goes to connections."""
+_LINEAR = 0.7
+"""The part of a layer's budget that carriers get; neurons get the rest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,31 +50,69 @@ class Rewritten:
 
 
 def rewrite(
-    network: Network, stability: Stability, *, rewrites: str = "all", weakest: Evidence = Evidence.PROOF
+    network: Network,
+    stability: Stability,
+    *,
+    rewrites: str = "all",
+    weakest: Evidence = Evidence.PROOF,
+    allowed: Mapping[str, Tensor] | None = None,
 ) -> Rewritten:
     """The smaller network. If no finite deviation can be proved, the network as it was.
 
     ``leo++`` is the paper's Algorithm 2 as it is meant: layer by layer collapse, fold whatever the cost, or
     merge and drop; the last hidden layer included. ``all`` does everything that makes the network smaller,
     again and again, from the last layer to the first: fewer readers need fewer neurons to read.
+
+    ``allowed`` says, per source of an output, how far each entry may move on the domain, weights as stored;
+    without it nothing moves but by the rounding of weights that are computed anew.
     """
     original = Draft.start(network, stability, weakest)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not applied
-        draft = fuse(original)
-        if rewrites == "leo++":
-            draft = _leo(draft, may_grow=True)
-        else:
-            draft = _smaller(_leo(draft, may_grow=False), _shrink(draft))
-    if not draft.steps or (draft.network.parameters > network.parameters and rewrites != "leo++"):
-        draft = original
-    memory, file = draft.realise(), draft.stored().realise()
-    if math.isfinite(memory.proven) and math.isfinite(file.proven):
-        return Rewritten(memory.network, file.network, memory.steps, memory.proven, file.proven)
+        for draft in _proposed(fuse(original), rewrites, allowed):
+            if not draft.steps or (draft.network.parameters > network.parameters and rewrites != "leo++"):
+                draft = original
+            if _fits(draft, allowed):
+                return _finished(draft if allowed is None else sparsify(draft, allowed))
     kept = original.stored()
     why = Step(
-        "none", "", "no finite deviation could be proved for the rewritten network, so it was left as it is"
+        "none",
+        "",
+        "no deviation that is finite and allowed could be proved for the rewritten network, so it was left "
+        "as it is",
     )
     return Rewritten(network, kept.network, (why,), 0.0, kept.proven)
+
+
+def _proposed(draft: Draft, rewrites: str, allowed: Mapping[str, Tensor] | None) -> Iterator[Draft]:
+    """What to try, best first. Storing a network moves its outputs too, so not all that is allowed can be
+    spent.
+    """
+    if rewrites == "leo++":
+        yield _leo(draft, may_grow=True)
+        return
+    exact = _smaller(_leo(draft, may_grow=False), shrink(draft))
+    if allowed is not None:
+        reserved = exact.stored().realise().deviation
+        for part in _PARTS:
+            budget = Budget({s: part * (allowed[s] - _RESERVE * reserved[s]) for s in allowed})
+            yield spend(exact, budget)
+    yield exact
+    if allowed is not None:
+        yield _untouched(draft)
+
+
+def _fits(draft: Draft, allowed: Mapping[str, Tensor] | None) -> bool:
+    """Whether a finite deviation is proved, in memory and as stored, and is not more than is allowed."""
+    return all(
+        math.isfinite(final.proven)
+        and all(bool((final.deviation[s] <= limit).all()) for s, limit in (allowed or {}).items())
+        for final in (draft.realise(), draft.stored().realise())
+    )
+
+
+def _finished(draft: Draft) -> Rewritten:
+    memory, file = draft.realise(), draft.stored().realise()
+    return Rewritten(memory.network, file.network, memory.steps, memory.proven, file.proven)
 
 
 def _leo(draft: Draft, *, may_grow: bool) -> Draft:
@@ -85,8 +136,18 @@ def _leo(draft: Draft, *, may_grow: bool) -> Draft:
     return draft
 
 
-def _shrink(draft: Draft) -> Draft:
-    """Every rewrite that makes the network smaller, until none does."""
+def _untouched(draft: Draft) -> Draft:
+    """Only what changes no weight."""
+    for relu in draft.network.relus:
+        for apply in (drop_inactive, drop_unread):
+            layer = dense_layer(draft.network, relu.name)
+            if layer is not None:
+                draft = apply(draft, layer)
+    return draft
+
+
+def shrink(draft: Draft) -> Draft:
+    """Every rewrite that makes the network smaller and moves nothing but by rounding, until none does."""
     for relu in draft.network.relus:
         collapsed = collapse(draft, relu, may_grow=False)
         if collapsed is not draft:
@@ -101,6 +162,39 @@ def _shrink(draft: Draft) -> Draft:
                 if layer is not None:
                     draft = apply(draft, layer)
     return draft
+
+
+def spend(draft: Draft, budget: Budget) -> Draft:
+    """What the outputs may move, spent on carriers and neurons as long as any goes."""
+    before = None
+    while before is not draft:
+        before = draft
+        names = [relu.name for relu in reversed(draft.network.relus)]
+        for at, name in enumerate(names):
+            part = 1 / (len(names) - at)
+            layer = dense_layer(draft.network, name)
+            if layer is not None:
+                share = budget.share(draft, [reader.name for reader in layer.readers], _LINEAR * part)
+                if share is not None:
+                    draft = _smaller(draft, carry_linear(draft, layer, share))
+            layer = dense_layer(draft.network, name)
+            if layer is not None:
+                draft = drop_negligible(draft, layer, budget, (1 - _LINEAR) * part)
+        if draft is not before:
+            draft = shrink(draft)
+    return draft
+
+
+def sparsify(draft: Draft, allowed: Mapping[str, Tensor]) -> Draft:
+    """What is left of what the outputs may move, spent on connections."""
+    spent = draft.stored().realise().deviation
+    budget = Budget({s: draft.deviation[s] + _SPENT * (allowed[s] - spent[s]) for s in allowed})
+    sparse = draft
+    linear = [node.name for node in draft.network.nodes if isinstance(node.operator, Linear)]
+    for at, name in enumerate(reversed(linear)):
+        sparse = drop_connections(sparse, name, budget, 1 / (len(linear) - at))
+    smaller = shrink(sparse)
+    return next((one for one in (smaller, sparse) if one is not draft and _fits(one, allowed)), draft)
 
 
 def _linear(draft: Draft, layer: DenseLayer) -> Draft:
