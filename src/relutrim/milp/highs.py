@@ -35,6 +35,8 @@ _LIMITS = (
 _HEURISTICS = ("rins", "rens", "root_reduced_cost", "zi_round", "shifting", "feasibility_jump")
 """Where there is nothing to find, as mostly here, these cost most of the time."""
 _DIVE = 50
+_ITERATIONS = 2000
+"""Of the simplex method; more than that, and an interior point is quicker."""
 _SHOW = highspy.cb.HighsCallbackType.kCallbackMipImprovingSolution
 _ASK = highspy.cb.HighsCallbackType.kCallbackMipInterrupt
 
@@ -153,8 +155,15 @@ class _Run:
         lp.changeColsCost(len(cost), self.model.marks.astype(np.int32), -cost)
 
     def _relaxed(self, lp: highspy.Highs) -> Array | None:
-        lp.setOptionValue("time_limit", min(1e9, lp.getRunTime() + max(0.0, self.deadline.left)))
-        lp.run()
+        """A solution of a relaxation: by the simplex method where it has a start and does not stall, else by
+        an interior point.
+        """
+        for way in ("simplex", "ipm") if lp.getBasis().valid else ("ipm",):
+            lp.setOptionValue("solver", way)
+            lp.setOptionValue("time_limit", min(1e9, lp.getRunTime() + max(0.0, self.deadline.left)))
+            lp.run()
+            if lp.getModelStatus() != highspy.HighsModelStatus.kIterationLimit:
+                break
         if lp.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
         return np.array(lp.getSolution().col_value)
@@ -219,6 +228,8 @@ class _Run:
         highs.setOptionValue("output_flag", False)
         highs.setOptionValue("threads", 1)
         highs.setOptionValue("random_seed", self.seed % 2**31)
+        if not whole:
+            highs.setOptionValue("simplex_iteration_limit", _ITERATIONS)
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_, _ = model.size
         lp.col_cost_ = -model.cost
