@@ -25,7 +25,7 @@ format: $(STAMP_DEV)
 bench: $(STAMP_DEV)
 	$(BIN)/python -m benchmarks.stability
 	$(BIN)/python -m benchmarks.growth
-	$(BIN)/python -m benchmarks.leo
+	$(BIN)/python -m benchmarks.compression --section compression
 	$(BIN)/python -m benchmarks.isa --section isa
 
 clean:

@@ -160,7 +160,7 @@ def compress_network(
     if stability.interrupted:
         raise KeyboardInterrupt
     weakest = EVIDENCE[evidence]
-    allowed = _allowed(network, stability, tolerance, data)
+    allowed = allowed_deviation(network, stability, tolerance, data)
     result = rewrite(network, stability, rewrites=rewrites, weakest=weakest, allowed=allowed)
     proved = weakest == Evidence.PROOF
     observed, own, samples = _observe(network, result.stored, stability, data)
@@ -200,8 +200,8 @@ def parsed_tolerance(tolerance: str | float) -> str | float:
     return number
 
 
-def _allowed(
-    network: Network, stability: Stability, tolerance: str | float, data: Any
+def allowed_deviation(
+    network: Network, stability: Stability, tolerance: str | float, data: Any = None
 ) -> dict[str, Tensor] | None:
     """Per source of an output how far its entries may move. ``rounding`` is what storing the output itself
     may change: half a unit in the last place, in the file's type, of the largest value seen.

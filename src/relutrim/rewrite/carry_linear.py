@@ -173,10 +173,7 @@ def _carriers(
     )
     both = span.meet(known)
     lower, upper = both.lo[0].numpy(), both.hi[0].numpy()
-    shift = -lower + _SLACK * (upper - lower)
-    if dtype is not None:
-        shift = _held(shift, dtype)
-        shift = np.where(shift + lower > 0, shift, _held(np.nextafter(shift, np.inf), dtype))
+    shift = _held(-lower + _SLACK * (upper - lower + np.abs(lower)), dtype)
     if not finite(rows, shift):
         return None
     moved = 4 * UNIT * (np.abs(lower) + np.abs(upper) + np.abs(shift)) + ETA
