@@ -3,9 +3,9 @@ seen.
 
 Each network of ``networks/paper`` is analysed once on [0, 1]^n and rewritten five times. "seen" is the
 largest difference that a search finds in float64 between the original and the file's weights: random inputs,
-corners, test images, and gradient ascent on the difference from the best of them. Latency is onnxruntime's for one
-input and one thread, the median of runs of both files in turns. Accuracy is on MNIST's test set; that of
-magnitude pruning is after setting as large a share of the weights, the smallest ones, to 0.
+corners, test images, and gradient ascent on the difference from the best of them. Latency is onnxruntime's
+for one input and one thread, the median of runs of both files in turns. Accuracy is on MNIST's test set; that
+of magnitude pruning is after setting as large a share of the weights, the smallest ones, to 0.
 """
 
 from __future__ import annotations

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import relutrim
 
-COLOURS = {"unstable": "#4c78a8", "active": "#54a24b", "inactive": "#bab0ac", "plain": "#79706e"}
+COLOURS = {
+    "unstable": "#4c78a8",
+    "active": "#54a24b",
+    "inactive": "#bab0ac",
+    "carriers": "#e45756",
+    "plain": "#79706e",
+}
 SCALE = 2.2
 
 
@@ -20,8 +26,10 @@ def main() -> None:
         {word: layer.count(relutrim.Verdict[word.upper()]) for word in ("unstable", "active", "inactive")}
         for layer in layers
     ]
-    after = [{**counts, "inactive": 0} for counts in before]
-    assert [sum(c.values()) for c in after] == result.network.widths[1:-1]
+    after = [
+        {"unstable": counts["unstable"], "carriers": width - counts["unstable"]}
+        for counts, width in zip(before, result.network.widths[1:-1], strict=True)
+    ]
     parts = [
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 330" font-family="sans-serif">',
         "<title>Bars for the layers of the shipped network before and after compression</title>",
@@ -34,7 +42,7 @@ def main() -> None:
         text = f"{title}: {network.connections:,} connections"
         parts.append(f'<text x="{x}" y="28" font-weight="bold">{text}</text>')
         parts += _network(x, counts, network.widths[0], network.widths[-1])
-    for i, word in enumerate(("unstable", "active", "inactive")):
+    for i, word in enumerate(("unstable", "active", "inactive", "carriers")):
         parts.append(f'<rect x="{40 + 120 * i}" y="302" width="14" height="14" fill="{COLOURS[word]}"/>')
         parts.append(f'<text x="{60 + 120 * i}" y="314">{word}</text>')
     parts.append("</svg>")

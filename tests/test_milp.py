@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 import oracle
 import relutrim
 import strategies
+from command_line import call
 from relutrim.analysis import analyze_network
 from relutrim.domain import Box, Domain
 from relutrim.errors import InputError
@@ -28,6 +32,7 @@ from relutrim.network import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.verdict import Evidence, Verdict
+from relutrim.report.json import schema
 
 slow = settings(suppress_health_check=list(HealthCheck), deadline=None)
 WAYS = st.fixed_dictionaries(
@@ -284,11 +289,55 @@ def test_states_come_from_the_network_and_not_from_the_solver():
 
 
 def test_a_missing_solver_says_what_to_install(monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "pyscipopt", None)
     with pytest.raises(InputError, match=r"relutrim\[scip\]"):
         relutrim.analyze(hidden(), Box(0, 1), method="isa", solver="scip")
+
+
+@pytest.mark.parametrize("method", ["isa", "layer", "neuron"])
+def test_the_command_prints_what_its_schema_says(method, tmp_path, capsys):
+    relutrim.save(hidden(), tmp_path / "m.onnx")
+    command = [
+        "analyze",
+        tmp_path / "m.onnx",
+        "--box",
+        "0",
+        "1",
+        "--json",
+        "--details",
+        "--big-m",
+        "interval",
+    ]
+    done = call(capsys, *command, "--method", method, "--time-limit", "60")
+    found = json.loads(done.out)
+    jsonschema.validate(found, schema("analysis"))
+    assert (done.code, found["method"], found["solver"], found["complete"]) == (0, method, "highs", True)
+    stopped = json.loads(call(capsys, *command, "--method", method, "--time-limit", "0").out)
+    assert not stopped["complete"]
+
+
+def test_a_missing_solver_ends_the_command_with_code_2(monkeypatch, tmp_path, capsys):
+    relutrim.save(hidden(), tmp_path / "m.onnx")
+    monkeypatch.setitem(sys.modules, "gurobipy", None)
+    command = ["analyze", tmp_path / "m.onnx", "--box", "0", "1", "--method", "isa", "--solver", "gurobi"]
+    done = call(capsys, *command)
+    assert done.code == 2
+    assert "relutrim[gurobi]" in done.err
+
+
+def test_an_interruption_in_a_callback_leaves_what_is_known(monkeypatch):
+    def interrupted(self, *_):
+        raise KeyboardInterrupt
+
+    for name in SOLVERS:
+        for where in ("solution", "relaxation", "enough"):
+            with monkeypatch.context() as patch:
+                patch.setattr(Hunt, where, interrupted)
+                found = analyze_network(
+                    hidden(), Box(0, 1), method="isa", solver=name, big_m="interval", time_limit=20.0, **PLAIN
+                )
+            assert found.interrupted or found.complete
+            assert not found.layers[1].which(Verdict.INACTIVE)
 
 
 @pytest.mark.parametrize("option", ["solver", "big_m", "inject", "until"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from fractions import Fraction
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
@@ -14,9 +16,11 @@ from hypothesis import strategies as st
 import oracle
 import relutrim
 import strategies
+from command_line import call
 from relutrim.compression import compress_network
 from relutrim.domain import Box
 from relutrim.errors import InputError
+from relutrim.report.json import schema
 from relutrim.rewrite.budget import Budget, cheapest
 from relutrim.rewrite.gains import gains
 from rewriting import QUICK, compressed, dense, gap, linear, names, start
@@ -139,6 +143,26 @@ def test_the_demo_gets_smaller_within_its_tolerance(tolerance):
         assert result.deviation.proven <= tolerance
         assert float(moved.max()) <= result.deviation.proven
     assert bool((network(x).argmax(1) == result.stored(x).argmax(1)).all())
+
+
+def test_another_tolerance_needs_no_other_analysis():
+    exact = relutrim.compress(relutrim.demo_model(), Box(0, 1), method="bounds")
+    more = exact.at(1e-6)
+    assert more.stability is exact.stability
+    assert more.tolerance == 1e-6
+    assert more.network.connections < exact.network.connections
+    assert exact.at("exact").network.widths == exact.network.widths
+
+
+def test_the_summary_says_what_rounding_would_remove(tmp_path, capsys):
+    command = ["compress", relutrim.demo_model(), tmp_path / "out.onnx", "--box", "0", "1"]
+    done = call(capsys, *command, "--method", "bounds")
+    assert "--tolerance rounding would remove" in done.out
+    done = call(capsys, *command, "--tolerance", "1e-6", "--json")
+    found = json.loads(done.out)
+    assert found["tolerance"] == 1e-6
+    assert found["deviation"]["proven"] <= 1e-6
+    jsonschema.validate(found, schema("compression"))
 
 
 def test_connections_of_a_paper_network_that_go_within_1e6(shared):

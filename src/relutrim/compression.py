@@ -66,6 +66,12 @@ class Compression:
 
         return compression_json(self)
 
+    def at(self, tolerance: str | float) -> Compression:
+        """The same network compressed with another tolerance, by the verdicts that are known already."""
+        tolerance = parsed_tolerance(tolerance)
+        found = _rewritten(self.original, self.stability, tolerance, "all", self.evidence, None)
+        return replace(found, model=_same_kind(self.model, found.stored))
+
     def save(self, path: str | Path) -> None:
         """Write the compressed network to a file, whole or not at all."""
         from relutrim.formats import save
@@ -147,7 +153,7 @@ def compress_network(
     """:func:`compress` for a model that is a :class:`Network` already; ``analysis`` are the options of the
     analysis.
     """
-    from relutrim.rewrite.pipeline import REWRITES, rewrite
+    from relutrim.rewrite.pipeline import REWRITES
 
     if rewrites not in REWRITES:
         raise InputError(f"there is no set of rewrites {rewrites!r}; choose one of {', '.join(REWRITES)}")
@@ -159,6 +165,15 @@ def compress_network(
     stability = analyze_network(network, domain, data=data, **analysis)
     if stability.interrupted:
         raise KeyboardInterrupt
+    return _rewritten(network, stability, tolerance, rewrites, evidence, data)
+
+
+def _rewritten(
+    network: Network, stability: Stability, tolerance: str | float, rewrites: str, evidence: str, data: Any
+) -> Compression:
+    """What verdicts allow for."""
+    from relutrim.rewrite.pipeline import rewrite
+
     weakest = EVIDENCE[evidence]
     allowed = allowed_deviation(network, stability, tolerance, data)
     result = rewrite(network, stability, rewrites=rewrites, weakest=weakest, allowed=allowed)

@@ -134,6 +134,14 @@ def show_compression(result: Compression, console: Console) -> None:
         f"observed in {before.dtype} on {deviation.samples} inputs: {deviation.observed_float32:.2e} "
         f"(the original's own rounding error: {deviation.original_float32_error:.2e})"
     )
+    if result.tolerance == "exact" and result.rewrites == "all" and deviation.proven is not None:
+        more = result.at("rounding")
+        if more.stored.connections < after.connections and more.deviation.proven is not None:
+            share = 100 - 100 * more.stored.connections / before.connections
+            console.print(
+                f"--tolerance rounding would remove {share:.1f}% of the connections, with a proven deviation "
+                f"of {more.deviation.proven:.2e}"
+            )
 
 
 def _name(word: str) -> Column:
