@@ -40,13 +40,13 @@ class Budget:
         return torch.cat(parts).nan_to_num(0.0).clamp(min=0)
 
     def share(self, draft: Draft, names: list[str], part: float) -> Share | None:
-        """A part of what is left, for changes of the values of these nodes; None where nothing is left, or
-        nothing can be said.
+        """A part of what is left, for changes of the values of these nodes; None where nothing is left,
+        nothing can be said, or there are none.
         """
         left = self.left(draft)
-        if not len(left) or not bool((left > 0).all()) or not part > 0:
+        if not names or not len(left) or not bool((left > 0).all()) or not part > 0:
             return None
-        found = gains(draft.network, draft.identity, draft.zero, names)
+        found = gains(draft.network, draft.identity, {}, names)
         prices = torch.cat([found[name] for name in names], dim=1) / left[:, None]
         return Share(prices.numpy(), part) if bool(prices.isfinite().all()) else None
 

@@ -103,9 +103,8 @@ def carry_linear(draft: Draft, layer: DenseLayer, share: Share | None = None) ->
         zero={layer.relu.name: np.concatenate([draft.zero[layer.relu.name][others], news])},
         ranges={
             layer.linear.name: _joined(draft.ranges[layer.linear.name], kept, pre),
-            layer.relu.name: _joined(
-                draft.ranges[layer.relu.name], kept, Interval(pre.lo.clamp(min=0), pre.hi.clamp(min=0))
-            ),
+            # They stand for the identity: where their range dips below 0, so does their value.
+            layer.relu.name: _joined(draft.ranges[layer.relu.name], kept, pre),
         },
     )
 
@@ -152,6 +151,8 @@ def _carriers(
     draft: Draft, layer: DenseLayer, rows: Array, outward: Array, dtype: str | None
 ) -> tuple[Linear, Interval] | None:
     """The rows with biases that keep them non-negative on the domain, and the range of their values."""
+    if not finite(rows):
+        return None
     plain = Linear(rows, np.zeros(len(rows)))
     span = node_interval(Node("", plain, layer.linear.inputs), dict(draft.ranges))
     # What is known of the old neurons may say more than the layer's inputs do.
@@ -174,7 +175,7 @@ def _carriers(
     both = span.meet(known)
     lower, upper = both.lo[0].numpy(), both.hi[0].numpy()
     shift = _held(-lower + _SLACK * (upper - lower + np.abs(lower)), dtype)
-    if not finite(rows, shift):
+    if not finite(shift):
         return None
     moved = 4 * UNIT * (np.abs(lower) + np.abs(upper) + np.abs(shift)) + ETA
     low, high = (torch.as_tensor(end)[None] for end in (lower + shift - moved, upper + shift + moved))

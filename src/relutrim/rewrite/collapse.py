@@ -14,7 +14,7 @@ import torch
 from relutrim.bounds.interval import node_interval
 from relutrim.bounds.values import Interval
 from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Linear, Reshape
+from relutrim.network.operators import Linear, Relu, Reshape
 from relutrim.rewrite.draft import Draft, Step, middle
 from relutrim.rewrite.layers import finite
 
@@ -25,7 +25,7 @@ def collapse(draft: Draft, relu: Node, *, may_grow: bool) -> Draft:
     """The constant network, if the ReLU is inactive as a whole (or empty), nothing gets past it, and (unless
     ``may_grow``) one linear node from the input to the outputs is no larger than the network.
 
-    It comes before all rewrites that take a ReLU for the identity, so ReLUs behind this one are ReLUs.
+    ReLUs behind this one that stand for the identity are the identity: fusing may have moved them below 0.
     """
     network = draft.network
     if not draft.zero[relu.name].all() or _gets_past(network, relu.name):
@@ -33,7 +33,7 @@ def collapse(draft: Draft, relu: Node, *, may_grow: bool) -> Draft:
     values: dict[str, Interval] = {relu.name: _zeros(draft, relu.name)}
     for node in network.nodes:
         if node.name not in values and all(name in values for name in node.inputs):
-            values[node.name] = node_interval(node, values)
+            values[node.name] = _value(draft, node, values)
     if not all(finite(middle(values[source])[0].numpy()) for source in network.sources):
         return draft
     nodes, moved = _constants(network, values)
@@ -45,6 +45,16 @@ def collapse(draft: Draft, relu: Node, *, may_grow: bool) -> Draft:
         NAME, relu.name, f"all {size} neurons are inactive, so the network is constant", network.neurons
     )
     return draft.rewritten(constant, step, moved=moved, ranges=_with_flat_input(draft, nodes))
+
+
+def _value(draft: Draft, node: Node, values: dict[str, Interval]) -> Interval:
+    """What a node makes of constants, ReLUs as the draft has them."""
+    found = node_interval(node, values)
+    if not isinstance(node.operator, Relu):
+        return found
+    before = values[node.inputs[0]]
+    same = torch.as_tensor(draft.identity[node.name]).reshape(before.lo.shape)
+    return Interval(torch.where(same, before.lo, found.lo), torch.where(same, before.hi, found.hi))
 
 
 def _constants(network: Network, values: dict[str, Interval]) -> tuple[list[Node], dict[str, torch.Tensor]]:

@@ -76,7 +76,8 @@ def split_opposites(draft: Draft, layer: DenseLayer) -> Draft:
     rows[pairs.one], biases[pairs.one] = rows[pairs.other], biases[pairs.other] + shift
     if not finite(shift, biases):
         return draft
-    room = 4 * UNIT * (np.abs(low) + np.abs(high) + np.abs(shift)) + ETA
+    sizes = np.abs(low) + np.abs(high) + np.abs(shift) + np.abs(layer.operator.bias[pairs.other])
+    room = 4 * UNIT * sizes + ETA
     lo[pairs.one], hi[pairs.one] = low + shift - room, high + shift + room
     change: dict[str, Node | None] = {
         layer.linear.name: Node(layer.linear.name, Linear(rows, biases), layer.linear.inputs)
@@ -97,16 +98,18 @@ def split_opposites(draft: Draft, layer: DenseLayer) -> Draft:
     identity = draft.identity[layer.relu.name].copy()
     identity[pairs.one] = True
     ends = Interval(torch.as_tensor(lo)[None], torch.as_tensor(hi)[None])
+    behind = draft.ranges[layer.relu.name]
+    behind = Interval(behind.lo.clone(), behind.hi.clone())
+    # They stand for the identity: where their range dips below 0, so does their value.
+    one = torch.as_tensor(pairs.one)
+    behind.lo[:, one], behind.hi[:, one] = ends.lo[:, one], ends.hi[:, one]
     text = f"split {len(pairs)} pairs of opposite neurons into one and its linear part"
     return draft.rewritten(
         draft.network.edit(change=change),
         Step(NAME, layer.relu.name, text),
         moved=moved,
         identity={layer.relu.name: identity},
-        ranges={
-            layer.linear.name: ends,
-            layer.relu.name: Interval(ends.lo.clamp(min=0), ends.hi.clamp(min=0)),
-        },
+        ranges={layer.linear.name: ends, layer.relu.name: behind},
     )
 
 

@@ -63,8 +63,9 @@ class Step:
 class Draft:
     """``identity`` and ``zero`` say, per ReLU, which neurons stand for the identity and for 0 on the domain.
 
-    ``ranges`` are proven bounds of every value, and ``deviation`` of each entry of each output source, both
-    for the network as it is now.
+    Inactive neurons that stay to the end are written as the ReLUs they were, so no bound may rest on their
+    being 0 once their inputs move. ``ranges`` are proven bounds of every value, and ``deviation`` of each
+    entry of each output source, both for the network as it is now.
     """
 
     network: Network
@@ -122,7 +123,7 @@ class Draft:
                 shift[node.name] = local * _SAFETY
                 known[node.name] = _widen(known[node.name], shift[node.name])
         masks = {**self.identity, **(identity or {})}, {**self.zero, **(zero or {})}
-        _sharpen(shift, network, *masks, moved)
+        _sharpen(shift, network, masks[0], moved)
         deviation = dict(self.deviation)
         largest = 0.0
         for source in network.sources:
@@ -211,14 +212,17 @@ def _sharpen(
     shift: dict[str, Tensor],
     network: Network,
     identity: Mapping[str, Mask],
-    zero: Mapping[str, Mask],
     moved: Mapping[str, Tensor],
 ) -> None:
-    """What arrives at the outputs, by way of how the linear parts of the network cancel."""
+    """What arrives at the outputs, by way of how the linear parts of the network cancel.
+
+    An inactive neuron that is still there counts as the ReLU that it will be in the file: moved above 0, it
+    is 0 no longer.
+    """
     local = {name: m for name, m in moved.items() if name in network and bool((m != 0).any())}
     if not local or not all(bool(m.isfinite().all()) for m in local.values()):
         return
-    found = gains(network, identity, zero, local)
+    found = gains(network, identity, {}, local)
     total = sum(
         (found[name] @ m.flatten() * _SAFETY + m.numel() * ETA for name, m in local.items()),
         torch.zeros(1, dtype=torch.float64),

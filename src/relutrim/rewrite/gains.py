@@ -1,10 +1,9 @@
 """What a change of a value means to the outputs.
 
 If an entry of a node's value moves by ``d``, an output moves by ``J d`` with ``J = W_n L W_(n-1) L ... W``,
-where each ``L`` holds a number from [0, 1] per ReLU: 1 for neurons that stand for the identity, and 0 for
-those that are zero. ``J`` is bounded by a matrix with a radius, ``C +- R``, pulled back node by node:
-``l C`` lies in ``C / 2 +- |C| / 2`` for any ``l`` in [0, 1]. Where the linear parts cancel, this is far below
-the product of the absolute weights.
+where each ``L`` holds a number from [0, 1] per ReLU: 1 for neurons that stand for the identity. ``J`` is
+bounded by a matrix with a radius, ``C +- R``, pulled back node by node: ``l C`` lies in ``C / 2 +- |C| / 2``
+for any ``l`` in [0, 1]. Where the linear parts cancel, this is far below the product of the absolute weights.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from relutrim.network.graph import Network
-from relutrim.network.operators import Affine
+from relutrim.network.operators import Affine, Linear, Scale
 from relutrim.rounding import ETA, gamma
 
 Masks = Mapping[str, npt.NDArray[np.bool_]]
@@ -26,6 +25,9 @@ Masks = Mapping[str, npt.NDArray[np.bool_]]
 def gains(network: Network, identity: Masks, zero: Masks, names: Iterable[str]) -> dict[str, Tensor]:
     """Per node (outputs, entries): how far an output moves at most if an entry moves by 1, rounding
     included. The outputs are the entries of all sources, one after the other.
+
+    ``zero`` are neurons that stay 0 whatever moves, if there are any. A neuron that is merely inactive does
+    not: what moves its pre-activation may bring it above 0.
     """
     wanted = set(names)
     found: dict[str, Tensor] = {}
@@ -46,14 +48,16 @@ def gains(network: Network, identity: Masks, zero: Masks, names: Iterable[str]) 
             found[node.name] = (middle.abs() + radius).reshape(count, -1)
         if isinstance(node.operator, Affine):
             pulled = node.operator.adjoint(middle)
-            spread = _adjoint_spread(node.operator, middle.abs(), radius, pulled)
+            spread = _adjoint_spread(node.operator, middle.abs(), radius)
             for name, one, other in zip(node.inputs, pulled, spread, strict=True):
                 _add(waiting, name, one, other)
         else:
-            keep = torch.as_tensor(~zero[node.name]).reshape(middle.shape[1:])
+            gone = zero.get(node.name, np.zeros(network.size(node.name), dtype=np.bool_))
+            keep = torch.as_tensor(~gone).reshape(middle.shape[1:])
             same = torch.as_tensor(identity[node.name]).reshape(middle.shape[1:])
             half = torch.where(same, middle, middle / 2)
-            wide = torch.where(same, radius, middle.abs() / 2 + radius)
+            # Halves may underflow.
+            wide = torch.where(same, radius, middle.abs() / 2 + radius + ETA * (middle != 0))
             none = torch.zeros_like(half)
             _add(waiting, node.inputs[0], torch.where(keep, half, none), torch.where(keep, wide, none))
     for name in wanted - found.keys():
@@ -71,14 +75,16 @@ def _add(waiting: dict[str, tuple[Tensor, Tensor]], name: str, middle: Tensor, r
         waiting[name] = middle, radius
 
 
-def _adjoint_spread(operator: Affine, size: Tensor, radius: Tensor, pulled: list[Tensor]) -> list[Tensor]:
+def _adjoint_spread(operator: Affine, size: Tensor, radius: Tensor) -> list[Tensor]:
     """``(R + g |C|) |W|``: what the radius becomes, with the rounding of ``C W`` and of fuzzy parameters."""
-    leaves = [torch.zeros_like(forms).requires_grad_(True) for forms in pulled]
-    moved = operator.spread(leaves)
-    total = (moved * (radius + gamma(operator.terms) * size).detach()).sum()
-    fuzz = operator.fuzz(leaves)
-    if fuzz is not None:
-        total = total + (fuzz * (size + radius).detach()).sum()
-    back = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
+    moved = radius + gamma(operator.terms) * size + ETA * (size != 0)
+    match operator:
+        case Linear():
+            back = [moved @ torch.as_tensor(np.abs(operator.weight))]
+        case Scale():
+            unsure = torch.as_tensor(np.array(operator.scale_radius)) * (size + radius)
+            back = [moved * torch.as_tensor(np.abs(operator.scale)) + unsure]
+        case _:
+            back = operator.adjoint(moved)  # sums and reshapes: their weights are 1
     room = operator.terms * ETA
-    return [(grad * (1 + 2.0**-30) + room).detach() for grad in back]
+    return [form * (1 + 2.0**-30) + room for form in back]

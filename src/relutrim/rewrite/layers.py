@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relutrim.bounds.values import Interval
 from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Array, Linear
+from relutrim.network.operators import Array, Linear, Relu
 from relutrim.rewrite.draft import Draft, Mask, Step
 
 
@@ -50,12 +50,12 @@ def dense_layers(network: Network) -> list[DenseLayer]:
 
 
 def dense_layer(network: Network, name: str) -> DenseLayer | None:
-    """The dense layer of a ReLU, if it is one."""
+    """The dense layer of a ReLU, if the node of that name is one and has one."""
     if name not in network:
         return None
     relu = network[name]
     readers = network.readers(name)
-    if network.is_output(name) or relu.inputs[0] not in network:
+    if not isinstance(relu.operator, Relu) or network.is_output(name) or relu.inputs[0] not in network:
         return None
     linear = network[relu.inputs[0]]
     flat = len(network.shapes[name]) == 1

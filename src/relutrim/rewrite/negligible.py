@@ -38,10 +38,11 @@ def drop_negligible(draft: Draft, layer: DenseLayer, budget: Budget, part: float
     readers, moved = {}, {}
     for reader in layer.readers:
         old = _operator(reader)
-        readers[reader.name], moved[reader.name] = _without(old, ~keep, centre, radius)
-        if not finite(readers[reader.name].bias):
+        found = _without(old, ~keep, centre, radius)
+        if found is None:
             return draft
-        readers[reader.name] = Linear(old.weight[:, keep], readers[reader.name].bias)
+        readers[reader.name] = Linear(old.weight[:, keep], found[0].bias)
+        moved[reader.name] = found[1]
     step = Step(NEURONS, layer.relu.name, f"removed {len(gone)} neurons of little effect", len(gone))
     return keep_neurons(draft, layer, keep, readers, step, moved)
 
@@ -65,9 +66,10 @@ def drop_connections(draft: Draft, name: str, budget: Budget, part: float) -> Dr
     count = int(gone.sum())
     if not count:
         return draft
-    new, moved = _without(old, gone, centre, radius)
-    if not finite(new.bias):
+    found = _without(old, gone, centre, radius)
+    if found is None:
         return draft
+    new, moved = found
     step = Step(CONNECTIONS, name, f"set {count} of {old.weight.size} connections of little effect to 0")
     network = draft.network.edit(change={name: Node(name, new, node.inputs)})
     return draft.rewritten(network, step, moved={name: moved})
@@ -78,12 +80,15 @@ def _operator(node: Node) -> Linear:
     return node.operator
 
 
-def _without(old: Linear, gone: Mask, centre: Array, radius: Array) -> tuple[Linear, torch.Tensor]:
+def _without(old: Linear, gone: Mask, centre: Array, radius: Array) -> tuple[Linear, torch.Tensor] | None:
     """An operator in which some weights, or columns, are 0, with a bias that stands for their inputs'
-    middle, and how far its value can move.
+    middle, and how far its value can move; None where that bias overflows.
     """
     lost = np.where(np.broadcast_to(gone, old.weight.shape), old.weight, 0.0)
-    new = Linear(old.weight - lost, old.bias + lost @ centre)
+    bias = old.bias + lost @ centre
+    if not finite(bias):
+        return None
+    new = Linear(old.weight - lost, bias)
     terms = old.weight.shape[1] + 4
     size = at_most(lost, np.abs(old.bias), torch.as_tensor(np.abs(centre))[None])
     moved = at_most(lost, np.zeros(len(old.bias)), torch.as_tensor(radius)[None])
