@@ -278,7 +278,11 @@ def test_ctrl_c_in_the_last_stage_ends_with_its_own_code_and_partial_verdicts(sh
     model = shared / "networks" / "paper" / "mnist_4x100_l1_0.0001_s0.onnx"
     written = tmp_path / "verdicts.json"
     command = [sys.executable, "-m", "relutrim", "analyze", str(model), "--box", "0", "1", "-o", str(written)]
-    run = subprocess.Popen([*command, "--jobs", "2"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in background processes, and inherited
+    try:
+        run = subprocess.Popen([*command, "--jobs", "2"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGINT, before)
     time.sleep(6)
     run.send_signal(signal.SIGINT)
     _, errors = run.communicate(timeout=120)

@@ -167,6 +167,7 @@ def test_an_error_reaches_the_caller_and_what_was_finished_is_kept():
 
 def test_an_interruption_keeps_what_was_finished_and_waits_for_what_runs():
     deadline, got, ended = Deadline(), [], []
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background processes
 
     def work(item: int) -> int:
         if item == 1:
@@ -177,8 +178,11 @@ def test_an_interruption_keeps_what_was_finished_and_waits_for_what_runs():
             ended.append(item)
         return item
 
-    with pytest.raises(KeyboardInterrupt):
-        spread(work, [0, 1, 2], 2, deadline, lambda item, _: got.append(item))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            spread(work, [0, 1, 2], 2, deadline, lambda item, _: got.append(item))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert {0, 1} <= set(got)
     assert ended == [1]
 
