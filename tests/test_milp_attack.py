@@ -325,3 +325,29 @@ def test_states_at_a_point_are_in_the_order_of_the_columns():
     on = {"y": torch.tensor([[True, False]])}
     assert formulation.binaries(on).tolist() == [1.0, 0.0, 1.0, 0.0]
     assert [formulation.binary(State(r, n, True)) for r in ("one", "other") for n in (0, 1)] == [0, 1, 2, 3]
+
+
+def test_a_time_out_inside_highs_is_a_limit_and_claims_nothing():
+    """What it had for a bound when the time was up must not pass for the end of a search."""
+    deadline = Deadline(1000.0)
+
+    class Late:
+        relaxations = False
+
+        def solution(self, values):
+            return ()
+
+        def enough(self, bound):
+            deadline.call_off()
+            return False
+
+    generator = np.random.default_rng(0)
+    size = 24
+    weights = [generator.normal(size=(size, size)) for _ in range(3)]
+    network = chain(*(linear(weight, np.zeros(size)) for weight in weights))
+    cascade = Cascade(Box(-1, 1).fit(network), Deadline())
+    formulation = Formulation(cascade.backward, cascade.values, ["relu2"])
+    model = formulation.neuron(State("relu2", 0, True))
+    outcome = solver("highs").maximize(model, Late(), deadline, 1e-9, 0)
+    assert outcome.status is Status.LIMIT
+    assert math.isnan(outcome.bound)

@@ -69,6 +69,8 @@ class _Run:
     error: BaseException | None = field(default=None, init=False)
     found: list[int] = field(default_factory=list, init=False)
     enough: bool = field(default=False, init=False)
+    late: bool = field(default=False, init=False)
+    heard: float = field(default=math.nan, init=False)
     dived: set[int] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
@@ -180,7 +182,7 @@ class _Run:
     def _search(self) -> Outcome | None:
         """One search; None if something was found, so that another has to follow."""
         highs = self._solver(whole=True)
-        self.found, self.enough, self.error = [], False, None
+        self.found, self.enough, self.late, self.error = [], False, False, None
         highs.setCallback(self._called, None)
         highs.startCallback(_SHOW)
         highs.startCallback(_ASK)
@@ -196,7 +198,9 @@ class _Run:
         if self.found:
             return None
         if self.enough:
-            return self._end(Status.STOPPED, bound)
+            return self._end(Status.STOPPED, self.heard)
+        if self.late:
+            return self._end(Status.LIMIT, math.nan)
         if code != highspy.HighsStatus.kError and status in _FINISHED:
             if status == highspy.HighsModelStatus.kOptimal:
                 # The callback may miss a solution that presolve leaves for the end.
@@ -215,12 +219,12 @@ class _Run:
             if self.error is None and kind == int(_SHOW) and not self.found:
                 self.found = self._zero(self.watcher.solution(np.array(out.mip_solution)))  # type: ignore[attr-defined]
             elif self.error is None and kind == int(_ASK) and not self.enough:
-                bound = self.model.offset - float(out.mip_dual_bound)  # type: ignore[attr-defined]
-                self.enough = self.watcher.enough(bound) or self.deadline.passed
+                self.heard = self.model.offset - float(out.mip_dual_bound)  # type: ignore[attr-defined]
+                self.enough, self.late = self.watcher.enough(self.heard), self.deadline.passed
         except BaseException as error:  # raised again outside
             self.error = error
         if kind == int(_ASK):  # sticky: assigned on every call
-            answer.user_interrupt = bool(self.found or self.enough or self.error)  # type: ignore[attr-defined]
+            answer.user_interrupt = bool(self.found or self.enough or self.late or self.error)  # type: ignore[attr-defined]
 
     def _solver(self, *, whole: bool) -> highspy.Highs:
         """HiGHS minimises: it drops given solutions when it maximises."""
