@@ -228,7 +228,7 @@ def test_an_error_in_a_callback_is_a_remark_and_nothing_is_stable(monkeypatch, n
     monkeypatch.setattr(Cascade, "bound", lambda self, search: None)
     stability = analyze_network(hidden(), Box(0, 1), method="isa", solver=name, time_limit=20.0, **PLAIN)
     layer = stability.layers[1]
-    if stability.remarks:
+    if name == "highs" or where in ("solution", "enough"):  # the rest needs larger programs
         assert "in a callback" in stability.remarks[0]
     assert not layer.which(Verdict.INACTIVE)
     assert not layer.which(Verdict.ACTIVE)
@@ -359,7 +359,7 @@ def test_data_is_the_preprocessing_of_isa():
     stability = analyze_network(hidden(), Box(0, 1), method="isa", time_limit=60.0, **{**PLAIN, "data": data})
     assert stability.data_rows_outside == 1
     assert stability.layers[1].which(Verdict.UNSTABLE) == [0]
-    assert {0, 1} <= set(stability.witnesses[:, 0].tolist()) | {1}
+    assert {0.0, 0.5} <= set(stability.witnesses[:, 0].tolist())
 
 
 def test_no_time_leaves_unknown_on_every_solver():

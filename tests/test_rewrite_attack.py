@@ -259,7 +259,7 @@ def test_gains_hold_where_numbers_underflow():
     for outward, behind in ((TINIEST, 1.0), (3 * TINIEST, 1e300), (1e-310, 1e300)):
         network = dense(linear([[1.0]]), linear([[behind]]), linear([[outward]]))
         none = {relu.name: np.zeros(1, dtype=bool) for relu in network.relus}
-        found = gains(network, none, none, ["linear1", "output"])
+        found = gains(network, none, ["linear1", "output"])
         assert Fraction(float(found["linear1"][0, 0])) >= Fraction(outward) * Fraction(behind)
         assert float(found["output"][0, 0]) >= 1
 
@@ -281,7 +281,7 @@ def test_gains_of_fuzzy_scales_and_of_values_that_are_read_more_than_once():
         "a",
     )
     masks = {"r": np.array([False, True])}
-    found = gains(network, masks, {}, ["a", "r"])
+    found = gains(network, masks, ["a", "r"])
     worst = np.zeros((4, 2))
     for slope, ends in itertools.product((0.0, 1.0), itertools.product((-1, 1), repeat=2)):
         scale = fuzzy.scale + np.array(ends) * fuzzy.scale_radius

@@ -59,7 +59,7 @@ def test_gains_bound_what_a_change_does_to_the_outputs(problem):
         size = network.size(name)
         if not size or len(network.shapes[name]) != 1:
             continue
-        found = gains(network, nothing, nothing, [name])[name].numpy()
+        found = gains(network, nothing, [name])[name].numpy()
         moved = network.edit(change={name: _with_bias(network[name], 1 / 64)})
         for x in oracle.random_points(random.polytope, 3):
             before, after = oracle.evaluate(network, x), oracle.evaluate(moved, x)

@@ -4,7 +4,7 @@
 >>> network = relutrim.load(relutrim.demo_model())
 >>> result = relutrim.compress(network, relutrim.Box(0, 1))
 >>> result.original.widths, result.network.widths
-([784, 100, 100, 10], [784, 63, 88, 10])
+([784, 100, 100, 10], [784, 63, 41, 10])
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import click
 from relutrim._version import __version__
 from relutrim.cli_domain import ManyNumbers, domain_options, read_array, take_domain
 from relutrim.errors import InputError, RelutrimError, one_line
+from relutrim.milp.settings import BIG_M, INJECTIONS, METHODS, SOLVERS, UNTIL
 
 if TYPE_CHECKING:
     from relutrim.network import Network
@@ -97,7 +98,7 @@ _arch = click.option(
 _ANALYSIS = (
     click.option(
         "--method",
-        type=click.Choice(["auto", "isa", "layer", "neuron", "bounds", "data"]),
+        type=click.Choice(["auto", *METHODS, "bounds", "data"]),
         default="auto",
         show_default=True,
         help="auto proves and searches; isa is the paper's, one mixed-integer program for all neurons, layer "
@@ -106,28 +107,28 @@ _ANALYSIS = (
     ),
     click.option(
         "--solver",
-        type=click.Choice(["highs", "scip", "gurobi"]),
+        type=click.Choice(SOLVERS),
         default="highs",
         show_default=True,
         help="Who solves the programs of isa, layer and neuron.",
     ),
     click.option(
         "--big-m",
-        type=click.Choice(["interval", "linear", "best"]),
+        type=click.Choice(BIG_M),
         default="best",
         show_default=True,
         help="Where those programs' constants come from; interval is the paper's.",
     ),
     click.option(
         "--inject",
-        type=click.Choice(["relaxation", "random", "off"]),
+        type=click.Choice(INJECTIONS),
         default="relaxation",
         show_default=True,
         help="Inputs tried while isa and layer are solved.",
     ),
     click.option(
         "--until",
-        type=click.Choice(["sign", "optimal"]),
+        type=click.Choice(UNTIL),
         default="sign",
         show_default=True,
         help="When a program of neuron ends: at the sign (Serra et al. 2020) or the optimum (Tjeng et al.).",

@@ -24,32 +24,20 @@ from relutrim.prove.deadline import Deadline
 _LIMITS = {GRB.TIME_LIMIT, GRB.NODE_LIMIT, GRB.ITERATION_LIMIT, GRB.MEM_LIMIT, GRB.SOLUTION_LIMIT}
 
 
-def make() -> Gurobi:
-    """The solver."""
-    return Gurobi()
-
-
-class Gurobi:
-    """See :class:`relutrim.milp.solver.Solver`."""
-
-    def maximize(
-        self, model: Milp, watcher: Watcher, deadline: Deadline, tolerance: float, seed: int
-    ) -> Outcome:
-        """One call."""
-        try:
-            return _Run(model, watcher, deadline, tolerance, seed).run()
-        except gurobipy.GurobiError as error:
-            if error.errno == GRB.ERROR_SIZE_LIMIT_EXCEEDED:
-                columns, rows, _ = model.size
-                raise InputError(
-                    f"the program has {columns} columns and about {rows} rows, more than Gurobi's licence "
-                    "here allows; use --solver highs or scip, or a larger licence"
-                ) from None
-            if error.errno == GRB.ERROR_NO_LICENSE:
-                raise InputError(
-                    f"Gurobi has no licence here ({error}); use --solver highs or scip"
-                ) from None
-            return Outcome(Status.FAILED, math.nan, why=f"Gurobi: {error}")
+def maximize(model: Milp, watcher: Watcher, deadline: Deadline, tolerance: float, seed: int) -> Outcome:
+    """One call; see :class:`relutrim.milp.solver.Solver`."""
+    try:
+        return _Run(model, watcher, deadline, tolerance, seed).run()
+    except gurobipy.GurobiError as error:
+        if error.errno == GRB.ERROR_SIZE_LIMIT_EXCEEDED:
+            columns, rows, _ = model.size
+            raise InputError(
+                f"the program has {columns} columns and about {rows} rows, more than Gurobi's licence here "
+                "allows; use --solver highs or scip, or a larger licence"
+            ) from None
+        if error.errno == GRB.ERROR_NO_LICENSE:
+            raise InputError(f"Gurobi has no licence here ({error}); use --solver highs or scip") from None
+        return Outcome(Status.FAILED, math.nan, why=f"Gurobi: {error}")
 
 
 @dataclass(eq=False)

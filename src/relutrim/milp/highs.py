@@ -41,19 +41,11 @@ _SHOW = highspy.cb.HighsCallbackType.kCallbackMipImprovingSolution
 _ASK = highspy.cb.HighsCallbackType.kCallbackMipInterrupt
 
 
-def make() -> Highs:
-    """The solver."""
-    return Highs()
-
-
-class Highs:
-    """See :class:`relutrim.milp.solver.Solver`."""
-
-    def maximize(
-        self, model: Milp, watcher: Watcher, deadline: Deadline, tolerance: float, seed: int
-    ) -> Outcome:
-        """Solve again and again, until a search ends without a new solution of interest."""
-        return _Run(model, watcher, deadline, tolerance, seed).run()
+def maximize(model: Milp, watcher: Watcher, deadline: Deadline, tolerance: float, seed: int) -> Outcome:
+    """Solve again and again, until a search ends without a new solution of interest; see
+    :class:`relutrim.milp.solver.Solver`.
+    """
+    return _Run(model, watcher, deadline, tolerance, seed).run()
 
 
 @dataclass(eq=False)
@@ -65,7 +57,6 @@ class _Run:
     seed: int
     hi: Array = field(init=False)
     nodes: int = field(default=0, init=False)
-    solves: int = field(default=0, init=False)
     error: BaseException | None = field(default=None, init=False)
     found: list[int] = field(default_factory=list, init=False)
     enough: bool = field(default=False, init=False)
@@ -89,7 +80,7 @@ class _Run:
         return self._end(Status.LIMIT, math.nan)
 
     def _end(self, status: Status, bound: float, why: str = "") -> Outcome:
-        return Outcome(status, bound, self.nodes, self.solves, why)
+        return Outcome(status, bound, self.nodes, why)
 
     def _relaxations(self) -> float | None:
         """Relaxations of the program, while their inputs show anything; where that is enough, the bound (NaN:
@@ -188,7 +179,6 @@ class _Run:
         highs.startCallback(_ASK)
         highs.setOptionValue("time_limit", min(1e9, max(0.0, self.deadline.left)))
         code = highs.run()
-        self.solves += 1
         if self.error is not None:
             raise self.error
         status, info = highs.getModelStatus(), highs.getInfo()

@@ -104,9 +104,7 @@ class Hunt:
         return self._note(climb(cascade.network, region, targets, _STEPS, cascade.deadline))
 
     def _input(self, values: Array) -> torch.Tensor:
-        region = self.cascade.region
-        point = torch.as_tensor(np.asarray(values)[self.model.inputs], dtype=torch.float64)
-        return region.project(point.to(region.lo)[None])
+        return input_of(self.cascade, self.model, values)
 
     def _note(self, points: torch.Tensor) -> list[int]:
         self.cascade.witnesses.observe(points)
@@ -116,6 +114,12 @@ class Hunt:
         if shown:
             self.cascade.report("isa")
         return shown
+
+
+def input_of(cascade: Cascade, model: Milp, values: Array) -> torch.Tensor:
+    """The network input in a solver's values, moved into the domain where they are off."""
+    point = torch.as_tensor(np.asarray(values)[model.inputs], dtype=torch.float64)
+    return cascade.region.project(point.to(cascade.region.lo)[None])
 
 
 def seen(cascade: Cascade, state: State) -> bool:

@@ -46,7 +46,6 @@ class Milps:
     deadline: Deadline
     words: dict[State, float] = field(default_factory=dict, init=False)
     remarks: list[str] = field(default_factory=list, init=False)
-    solves: int = field(default=0, init=False)
     _solver: Solver = field(init=False)
     _ranges: dict[str, Interval] = field(init=False)
 
@@ -175,7 +174,6 @@ class Milps:
             raise
         except Exception as error:
             outcome = Outcome(Status.FAILED, math.nan, why=f"{type(error).__name__}: {error}")
-        self.solves += outcome.solves
         self.cascade.nodes += outcome.nodes
         if outcome.status is Status.FAILED:
             self._remark(f"the solver {self.settings.solver} failed ({outcome.why})")

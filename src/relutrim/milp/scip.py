@@ -38,19 +38,9 @@ _LIMITS = {
 _INFINITE = 1e19
 
 
-def make() -> Scip:
-    """The solver."""
-    return Scip()
-
-
-class Scip:
-    """See :class:`relutrim.milp.solver.Solver`."""
-
-    def maximize(
-        self, model: Milp, watcher: Watcher, deadline: Deadline, tolerance: float, seed: int
-    ) -> Outcome:
-        """One call."""
-        return _Run(model, watcher, deadline, tolerance, seed).run()
+def maximize(model: Milp, watcher: Watcher, deadline: Deadline, tolerance: float, seed: int) -> Outcome:
+    """One call; see :class:`relutrim.milp.solver.Solver`."""
+    return _Run(model, watcher, deadline, tolerance, seed).run()
 
 
 @dataclass(eq=False)

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from relutrim.milp.formulation import Formulation, State
-from relutrim.milp.isa import seen
+from relutrim.milp.isa import input_of, seen
 from relutrim.milp.model import Milp
 from relutrim.milp.solver import Outcome, Status
 from relutrim.network.operators import Array
@@ -47,9 +46,7 @@ class Reach:
 
     def solution(self, values: Array) -> Sequence[int]:
         """Note what the solution's input shows."""
-        region = self.cascade.region
-        point = torch.as_tensor(np.asarray(values)[self.model.inputs], dtype=torch.float64)
-        self.cascade.witnesses.observe(region.project(point.to(region.lo)[None]))
+        self.cascade.witnesses.observe(input_of(self.cascade, self.model, values))
         return ()
 
     def relaxation(self, values: Array) -> Sequence[int]:

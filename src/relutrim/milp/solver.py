@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
-from typing import Protocol
+from typing import Protocol, cast
 
 from relutrim.errors import InputError
 from relutrim.milp.model import Milp
@@ -41,7 +41,6 @@ class Outcome:
     status: Status
     bound: float
     nodes: int = 0
-    solves: int = 1
     why: str = ""
 
 
@@ -70,7 +69,7 @@ class Watcher(Protocol):
 
 
 class Solver(Protocol):
-    """One mixed-integer solver."""
+    """One mixed-integer solver: a module of this folder."""
 
     def maximize(
         self, model: Milp, watcher: Watcher, deadline: Deadline, tolerance: float, seed: int
@@ -93,5 +92,4 @@ def solver(name: str) -> Solver:
             f"the solver {name!r} needs the package {_EXTRAS[name]}, which cannot be imported ({error}); "
             f"install it with: pip install 'relutrim[{name}]', or choose another --solver"
         ) from None
-    make: Callable[[], Solver] = import_module(f"relutrim.milp.{name}").make
-    return make()
+    return cast(Solver, import_module(f"relutrim.milp.{name}"))

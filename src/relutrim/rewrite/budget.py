@@ -46,7 +46,7 @@ class Budget:
         left = self.left(draft)
         if not names or not len(left) or not bool((left > 0).all()) or not part > 0:
             return None
-        found = gains(draft.network, draft.identity, {}, names)
+        found = gains(draft.network, draft.identity, names)
         prices = torch.cat([found[name] for name in names], dim=1) / left[:, None]
         return Share(prices.numpy(), part) if bool(prices.isfinite().all()) else None
 

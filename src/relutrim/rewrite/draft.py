@@ -222,7 +222,7 @@ def _sharpen(
     local = {name: m for name, m in moved.items() if name in network and bool((m != 0).any())}
     if not local or not all(bool(m.isfinite().all()) for m in local.values()):
         return
-    found = gains(network, identity, {}, local)
+    found = gains(network, identity, local)
     total = sum(
         (found[name] @ m.flatten() * _SAFETY + m.numel() * ETA for name, m in local.items()),
         torch.zeros(1, dtype=torch.float64),

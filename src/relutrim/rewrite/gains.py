@@ -22,12 +22,11 @@ from relutrim.rounding import ETA, gamma
 Masks = Mapping[str, npt.NDArray[np.bool_]]
 
 
-def gains(network: Network, identity: Masks, zero: Masks, names: Iterable[str]) -> dict[str, Tensor]:
+def gains(network: Network, identity: Masks, names: Iterable[str]) -> dict[str, Tensor]:
     """Per node (outputs, entries): how far an output moves at most if an entry moves by 1, rounding
     included. The outputs are the entries of all sources, one after the other.
 
-    ``zero`` are neurons that stay 0 whatever moves, if there are any. A neuron that is merely inactive does
-    not: what moves its pre-activation may bring it above 0.
+    A neuron that is inactive counts like any other: what moves its pre-activation may bring it above 0.
     """
     wanted = set(names)
     found: dict[str, Tensor] = {}
@@ -52,14 +51,11 @@ def gains(network: Network, identity: Masks, zero: Masks, names: Iterable[str]) 
             for name, one, other in zip(node.inputs, pulled, spread, strict=True):
                 _add(waiting, name, one, other)
         else:
-            gone = zero.get(node.name, np.zeros(network.size(node.name), dtype=np.bool_))
-            keep = torch.as_tensor(~gone).reshape(middle.shape[1:])
             same = torch.as_tensor(identity[node.name]).reshape(middle.shape[1:])
             half = torch.where(same, middle, middle / 2)
             # Halves may underflow.
             wide = torch.where(same, radius, middle.abs() / 2 + radius + ETA * (middle != 0))
-            none = torch.zeros_like(half)
-            _add(waiting, node.inputs[0], torch.where(keep, half, none), torch.where(keep, wide, none))
+            _add(waiting, node.inputs[0], half, wide)
     for name in wanted - found.keys():
         found[name] = torch.zeros(count, network.size(name), dtype=torch.float64)
     return found
