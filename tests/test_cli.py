@@ -604,8 +604,9 @@ def test_interrupted_compression_writes_nothing(
 
 
 WAIT = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background processes, and inherited
 import {home}
 def wait(*_, **__):
     Path("ready").touch()

@@ -199,3 +199,21 @@ def test_searches_stop_at_the_deadline():
     assert torch.equal(climb(network, region, targets, steps=10**9, deadline=over), targets.starts)
     heat = torch.tensor([0.1]).double()
     assert torch.equal(anneal(network, region, targets, heat, steps=10**9, deadline=over), targets.starts)
+
+
+def test_annealing_ends_when_every_target_has_a_row_that_is_enough():
+    """With a billion steps it would not end otherwise; a target of two rows needs only one of them."""
+    network = one_layer([[1.0, 1.0], [1.0, -1.0]], [-1.9, -0.5])
+    region = Box(0, 1).fit(network).region()
+    one, other = missing(2, 0, 1.0), missing(2, 1, 1.0)
+    targets = Targets(
+        one.relu * 2 + other.relu,
+        torch.cat([one.index, one.index, other.index]),
+        torch.cat([one.sign, one.sign, other.sign]),
+        tensor([[0.0, 0.0], [1.0, 1.0], [0.5, 0.5]]),
+    )
+    heat, enough = torch.full((3,), 0.1).double(), tensor([0.05, 0.05, 0.05])
+    found = anneal(network, region, targets, heat, steps=10**9, deadline=Deadline(), enough=enough)
+    values = network.run(found, until=["linear"])["linear"]
+    assert values[1, 0] > 0.05
+    assert values[2, 1] > 0.05

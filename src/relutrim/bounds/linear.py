@@ -81,9 +81,10 @@ class Backward:
         self._relaxations.clear()
 
     def neurons(
-        self, target: str, index: Tensor, sign: float, slopes: Slopes, boxes: Tensor | None = None
+        self, target: str, index: Tensor, sign: float | Tensor, slopes: Slopes, boxes: Tensor | None = None
     ) -> Bounded:
-        """Lower bounds of ``sign * value[index]`` of a node: flat indices, ``sign`` +1 or -1.
+        """Lower bounds of ``sign * value[index]`` of a node: flat indices, ``sign`` +1 or -1, for all or for
+        each.
 
         Where ``values`` are those of many boxes, ``boxes`` says which one each entry is bounded on.
         """
@@ -98,19 +99,20 @@ class Backward:
         radius = state.radius * (1 + 2.0**-20) + roundings
         return Pulled({name: flat(forms) for name, forms in state.waiting.items()}, state.constant, radius)
 
-    def _unit(self, target: str, index: Tensor, sign: float, boxes: Tensor | None = None) -> _Pass:
+    def _unit(self, target: str, index: Tensor, sign: float | Tensor, boxes: Tensor | None = None) -> _Pass:
         operator = self.network[target].operator if target in self.network else None
         count = int(index.shape[0])
         like = self.values[self.network.input.name].lo
+        signs = torch.as_tensor(sign, dtype=like.dtype, device=like.device)
         state = _Pass(count, like, self.values, boxes)
         if isinstance(operator, Linear) and len(self.network.shapes[target]) == 1:
             # A unit form times W is a row of W: no product, no rounding.
-            state.add(self.network[target].inputs[0], sign * operator.forward_rows(index, like))
-            state.constant = sign * operator.bias_of(index, like)
+            state.add(self.network[target].inputs[0], signs[..., None] * operator.forward_rows(index, like))
+            state.constant = signs * operator.bias_of(index, like)
             state.total = state.constant.abs()
         else:
             forms = like.new_zeros(count, self.network.size(target))
-            forms[torch.arange(count, device=like.device), index] = sign
+            forms[torch.arange(count, device=like.device), index] = signs
             state.add(target, forms.reshape(count, *self.network.shapes[target]))
         return state
 

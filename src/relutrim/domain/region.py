@@ -104,7 +104,9 @@ class Region:
         use.
         """
         points = points.clamp(self.lo, self.hi)
-        for _ in range(1 if self.rows.shape[0] <= 1 else 5 * self.rows.shape[0]):
+        if not self.constrained:
+            return points
+        for _ in range(1 if self.rows.shape[0] == 1 else 5 * self.rows.shape[0]):
             before = points
             for j in range(self.rows.shape[0]):
                 points = self._onto(points, j)
@@ -125,24 +127,27 @@ class Region:
 
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
         """Random points, half of them uniform and half random corners, moved into the region."""
-        shape = (count, self.size)
-        uniform = torch.rand(shape, generator=generator, dtype=torch.float64).to(self.lo.device)
-        corners = (
-            torch.rand(shape, generator=generator, dtype=torch.float64)
-            < torch.rand((count, 1), generator=generator, dtype=torch.float64)
-        ).to(self.lo)
-        mix = torch.where(torch.arange(count, device=self.lo.device)[:, None] % 2 == 0, uniform, corners)
+        half = (count // 2, self.size)
+        uniform = torch.rand((count - half[0], self.size), generator=generator, dtype=torch.float64)
+        share = torch.rand((half[0], 1), generator=generator)
+        corners = torch.rand(half, generator=generator) < share
+        mix = torch.cat([uniform, corners.to(uniform)]).to(self.lo.device)
         return self.project(self.lo + mix * (self.hi - self.lo))
 
     def _box_lower(self, forms: Tensor) -> Tensor:
         up, down = forms.clamp(min=0), forms.clamp(max=0)
-        value = up @ self.lo + down @ self.hi
-        magnitude = up @ self.lo.abs() - down @ self.hi.abs()
+        at_lo = up @ torch.stack([self.lo, self.lo.abs()], 1)
+        at_hi = down @ torch.stack([self.hi, -self.hi.abs()], 1)
+        value, magnitude = (at_lo + at_hi).unbind(1)
         radius = gamma(self.size) * magnitude + self.size * ETA
-        some = ((forms > 0) & (self.lo != 0)).any(1) | ((forms < 0) & (self.hi != 0)).any(1)
-        # fmax and clamp pass over NaN coefficients: a form that holds one is bounded by nothing.
-        value = value.where(~forms.isnan().any(1), torch.full_like(value, torch.nan))
-        return widen_down(value, radius.where(some, radius * 0))
+        nothing = (magnitude == 0).nonzero()[:, 0]
+        if len(nothing):  # no product at all, or products that underflow
+            few = forms[nothing]
+            some = ((few > 0) & (self.lo != 0)).any(1) | ((few < 0) & (self.hi != 0)).any(1)
+            radius[nothing] = radius[nothing].where(some, 0.0)
+        # clamp may pass over NaN coefficients: a form that holds one is bounded by nothing.
+        value = value.where(~forms.sum(1).isnan(), torch.nan)
+        return widen_down(value, radius)
 
     def _multipliers(self, forms: Tensor) -> Tensor:
         """Good multipliers for each form: coordinate ascent on the dual, each coordinate solved by

@@ -36,7 +36,7 @@ from relutrim.search.climb import Targets, climb, grouped
 from relutrim.search.witnesses import Witnesses
 
 _ROWS = 1024
-_RANDOM = 256
+_RANDOM = 32
 _STUBBORN = 64
 _ANNEAL_STEPS = 100
 _HEATS = (0.1, 0.4)
@@ -62,6 +62,7 @@ class Cascade:
     proofs: list[AnyProof] = field(default_factory=list, init=False)
     nodes: int = field(default=0, init=False)
     values: dict[str, Interval] = field(default_factory=dict, init=False)
+    _read: dict[str, tuple[Interval, ...]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         require_ieee()
@@ -141,7 +142,15 @@ class Cascade:
             if self.deadline.passed:
                 return
             chosen = replace(targets.take(rows[part]), starts=points[part])
-            found = anneal(self.network, self.region, chosen, heat.to(points)[part], steps, self.deadline)
+            found = anneal(
+                self.network,
+                self.region,
+                chosen,
+                heat.to(points)[part],
+                steps,
+                self.deadline,
+                enough=self.witnesses.certain(chosen),
+            )
             self.witnesses.observe(found)
             self.report("search")
 
@@ -172,7 +181,9 @@ class Cascade:
             self._improve(target, index, sign, bound)
 
     def rebound(self, name: str, *, search: bool = True) -> None:
-        """What tighter ranges of a value say about everything behind it: linear bounds with every slope."""
+        """What tighter ranges of a value say about everything behind it that is undecided, or that undecided
+        neurons depend on: linear bounds with every slope.
+        """
         order = {node.name: i for i, node in enumerate(self.network.nodes)}
         for node in self.network.nodes[order.get(name, -1) + 1 :]:
             if self.deadline.passed:
@@ -180,8 +191,11 @@ class Cascade:
             self._refresh(node.name)
             for relu in self.network.readers(node.name):
                 if isinstance(relu.operator, Relu) and self._has_relu_before(node.name):
+                    later = self.network.relus[self.network.relus.index(relu) + 1 :]
+                    needed = any(bool(self.undecided(other).any()) for other in later)
+                    which = self.loose(node.name) if needed else self.undecided(relu)
                     for slope in (Slope.ADAPTIVE, Slope.ZERO, Slope.CHORD):
-                        self._corners(node.name, relu, self.loose(node.name), slope, search=search)
+                        self._corners(node.name, relu, which, slope, search=search)
 
     def _attack(self, method: Callable[[Targets], Tensor]) -> None:
         """Try a search method on all missing states."""
@@ -203,13 +217,18 @@ class Cascade:
         """
         self.values[self.network.input.name] = input_interval(self.network, self.region.box())
         for node in self.network.nodes:
+            self._read[node.name] = tuple(self.values[source] for source in node.inputs)
             found = node_interval(node, self.values)
             self.values[node.name] = settle_ties(node, self.values, found, self.deadline)
 
     def _refresh(self, name: str) -> None:
         """What tighter bounds before a value say about it."""
         if name in self.network:
-            self.values[name] = self.values[name].meet(node_interval(self.network[name], self.values))
+            node = self.network[name]
+            before = tuple(self.values[source] for source in node.inputs)
+            if self._read.get(name) != before:  # by identity: ranges are never changed, only replaced
+                self._read[name] = before
+                self.values[name] = self.values[name].meet(node_interval(node, self.values))
 
     def _tighten(self, name: str, relu: Node, search: bool) -> None:
         """Linear bounds for the neurons of ``relu``, which reads the value ``name``."""
@@ -232,15 +251,19 @@ class Cascade:
         missing.
         """
         seen = self.witnesses.seen[relu.name]
-        for sign, missing in ((1.0, seen.inactive), (-1.0, seen.active)):
-            for index in torch.split(which.nonzero()[:, 0], _ROWS):
-                if self.deadline.passed:
-                    return
-                bounded = self.backward.neurons(name, index, sign, slope)
-                self._improve(name, index, sign, bounded.lower)
-                wanted = (missing[index] < 0) & (bounded.lower < 0)
-                if search and bool(wanted.any()):
-                    self.witnesses.observe(self.region.minimisers(bounded.forms[wanted]))
+        every = which.nonzero()[:, 0]
+        for index in torch.split(every, _ROWS) if len(every) else ():
+            if self.deadline.passed:
+                return
+            signs = torch.ones(2, len(index), dtype=torch.float64, device=index.device)
+            signs[1] = -1.0
+            bounded = self.backward.neurons(name, index.repeat(2), signs.flatten(), slope)
+            for sign, lower in zip((1.0, -1.0), bounded.lower.reshape(2, -1), strict=True):
+                self._improve(name, index, sign, lower)
+            missing = torch.cat([seen.inactive[index], seen.active[index]]) < 0
+            wanted = missing & (bounded.lower < 0)
+            if search and bool(wanted.any()):
+                self.witnesses.observe(self.region.minimisers(bounded.forms[wanted]))
 
     def _improve(self, name: str, index: Tensor, sign: float, lower: Tensor) -> None:
         """Keep a bound where it is better than what was known."""

@@ -23,17 +23,26 @@ _LOOK = 5
 
 
 def anneal(
-    network: Network, region: Region, targets: Targets, heat: Tensor, steps: int, deadline: Deadline
+    network: Network,
+    region: Region,
+    targets: Targets,
+    heat: Tensor,
+    steps: int,
+    deadline: Deadline,
+    enough: Tensor | None = None,
 ) -> Tensor:
     """The best input met for each target, (k, n), in the region up to rounding.
 
-    ``heat`` (k,) is the first temperature of each row, in units of each layer's typical pre-activation.
+    ``heat`` (k,) is the first temperature of each row, in units of each layer's typical pre-activation. Rows
+    may share a target; the search ends when each target has a row that is worth more than is ``enough`` (k,)
+    for it.
     """
     groups = grouped(targets)
     points = targets.starts
     scales = _scales(network, points)
     width = region.hi - region.lo
     best, best_at = worth(network, points, targets, groups), points
+    target = _numbered(targets) if enough is not None else None
     mean, square = torch.zeros_like(points), torch.zeros_like(points)
     for step in range(1, steps + 1):
         if deadline.passed:
@@ -52,7 +61,20 @@ def anneal(
                 better = value > best
                 best = torch.where(better, value, best)
                 best_at = torch.where(better[:, None], candidate, best_at)
+            if target is not None and enough is not None:
+                found = torch.zeros(int(target.max()) + 1, dtype=torch.bool, device=target.device)
+                found[target[best > enough]] = True
+                if bool(found.all()):
+                    break
     return best_at
+
+
+def _numbered(targets: Targets) -> Tensor:
+    """A number for each row (k,), the same for rows of the same target, from 0 on."""
+    numbers: dict[tuple[str, int, float], int] = {}
+    keys = zip(targets.relu, targets.index.tolist(), targets.sign.tolist(), strict=True)
+    rows = [numbers.setdefault(key, len(numbers)) for key in keys]
+    return torch.tensor(rows, dtype=torch.int64, device=targets.index.device)
 
 
 def _scales(network: Network, points: Tensor) -> dict[str, float]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from relutrim.bounds.values import flat
 from relutrim.domain.region import Region
 from relutrim.network.graph import Network
+from relutrim.search.climb import Targets, grouped
 
 _CHUNK_BYTES = 64 * 2**20
 
@@ -76,11 +77,16 @@ class Witnesses:
             finite, infinite = y.isfinite(), torch.full_like(y, torch.inf)
             high, high_row = y.where(finite, -infinite).max(0)
             low, low_row = y.where(finite, infinite).min(0)
-            self._raise(seen, high, high_row, low, low_row, points)
             radius = self.radii[relu.name]
+            on, off = high > radius, low < -radius
+            never_on, never_off = seen.active < 0, seen.inactive < 0
+            up = (high > seen.highest) & never_on & ~on
+            down = (low < seen.lowest) & never_off & ~off
+            self._raise(seen, points, up, high_row, down, low_row)
+            seen.highest, seen.lowest = torch.fmax(seen.highest, high), torch.fmin(seen.lowest, low)
             for witness, new, row in (
-                (seen.active, (high > radius) & (seen.active < 0), high_row),
-                (seen.inactive, (low < -radius) & (seen.inactive < 0), low_row),
+                (seen.active, on & never_on, high_row),
+                (seen.inactive, off & never_off, low_row),
             ):
                 neurons = new.nonzero()[:, 0]
                 places = [useful.setdefault(at, self._size + len(useful)) for at in row[neurons].tolist()]
@@ -95,16 +101,20 @@ class Witnesses:
 
     @staticmethod
     def _raise(
-        seen: Seen, high: Tensor, high_row: Tensor, low: Tensor, low_row: Tensor, points: Tensor
+        seen: Seen, points: Tensor, up: Tensor, high_row: Tensor, down: Tensor, low_row: Tensor
     ) -> None:
-        """Remember the extreme inputs of neurons that are not settled: the best places to search on from."""
-        up = (high > seen.highest) & (seen.active < 0)
-        down = (low < seen.lowest) & (seen.inactive < 0)
+        """Remember the extreme inputs of states that are still missing: the best places to search on from."""
         if bool(up.any()):
             seen.highest_at[up] = points[high_row[up]]
         if bool(down.any()):
             seen.lowest_at[down] = points[low_row[down]]
-        seen.highest, seen.lowest = torch.fmax(seen.highest, high), torch.fmin(seen.lowest, low)
+
+    def certain(self, targets: Targets) -> Tensor:
+        """How far from 0 each target's pre-activation has to be for its sign to count."""
+        found = targets.starts.new_zeros(len(targets))
+        for name, rows in grouped(targets).items():
+            found[rows] = self.radii[name][targets.index[rows]]
+        return found
 
     def inputs(self) -> Tensor:
         """The pool as one tensor; witnesses index its rows."""

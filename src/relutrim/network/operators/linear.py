@@ -88,27 +88,32 @@ class Linear(Affine):
         return r @ self._abs_w(r).T
 
     def interval(self, inputs: Sequence[Interval]) -> Interval:
+        import torch
+
         (x,) = inputs
         up = self._tensor("w+", x.lo, lambda: np.maximum(self.weight, 0).T)
         down = self._tensor("w-", x.lo, lambda: np.minimum(self.weight, 0).T)
+        ends = torch.stack([x.lo, x.hi, x.lo.abs(), x.hi.abs()])
+        plus, minus = ends @ up, ends @ down
         bias = self._b(x.lo)
-        low = x.lo @ up + x.hi @ down + bias
-        high = x.hi @ up + x.lo @ down + bias
+        low, high = plus[0] + minus[1] + bias, plus[1] + minus[0] + bias
         return Interval(
-            widen_down(low, self._radius(x.lo, x.hi, up, down)),
-            widen_up(high, self._radius(x.hi, x.lo, up, down)),
+            widen_down(low, self._radius(plus[2] - minus[3], x.lo, x.hi)),
+            widen_up(high, self._radius(plus[3] - minus[2], x.hi, x.lo)),
         )
 
-    def _radius(self, with_plus: Tensor, with_minus: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    def _radius(self, magnitude: Tensor, with_plus: Tensor, with_minus: Tensor) -> Tensor:
         """Rounding radius of ``with_plus @ W+ + with_minus @ W- + b``, zero where every product is exactly
         zero.
         """
-        magnitude = with_plus.abs() @ up - with_minus.abs() @ down
-        some_plus = self._tensor("w+ != 0", up, lambda: (self.weight > 0).T)
-        some_minus = self._tensor("w- != 0", up, lambda: (self.weight < 0).T)
-        products = (with_plus != 0).to(up) @ some_plus + (with_minus != 0).to(up) @ some_minus
-        radius = gamma(self.terms) * (magnitude + self._b(up).abs()) + self.terms * ETA
-        return radius.where(products > 0, products * 0)
+        radius = gamma(self.terms) * (magnitude + self._b(magnitude).abs()) + self.terms * ETA
+        if bool((magnitude == 0).any()):  # no product at all, or products that underflow
+            some_plus = self._tensor("w+ != 0", magnitude, lambda: (self.weight > 0).T)
+            some_minus = self._tensor("w- != 0", magnitude, lambda: (self.weight < 0).T)
+            plus, minus = (with_plus != 0).to(magnitude), (with_minus != 0).to(magnitude)
+            some = (plus @ some_plus + minus @ some_minus) > 0
+            radius = radius.where((magnitude != 0) | some, 0.0)
+        return radius
 
     def exact_extremes(self, row: int, lo: Array, hi: Array) -> tuple[Fraction, Fraction]:
         """Smallest and largest value of output ``row`` over the box ``[lo, hi]``, in rational arithmetic."""
