@@ -27,6 +27,7 @@ from relutrim.rewrite.budget import Share
 from relutrim.rewrite.draft import Draft, Step, at_most, middle
 from relutrim.rewrite.layers import DenseLayer, finite
 from relutrim.rewrite.merge_active import dependent_rows
+from relutrim.rewrite.storage import held
 from relutrim.rounding import ETA, UNIT, gamma
 
 NAME = "carry-linear"
@@ -62,8 +63,8 @@ def carry_linear(draft: Draft, layer: DenseLayer, share: Share | None = None) ->
     if not len(found.inward) and not len(others):
         found = _Factors(np.zeros((len(outward), 1)), np.zeros((1, len(outward))))
     # Numbers that the file holds cost nothing when they are stored: their rounding is in the residual.
-    dtype = None if share is None else draft.network.dtype
-    made = _carriers(draft, layer, _held(found.inward @ product, dtype), found.inward @ outward, dtype)
+    dtype = "float64" if share is None else draft.network.dtype
+    made = _carriers(draft, layer, held(found.inward @ product, dtype), found.inward @ outward, dtype)
     if made is None:
         return draft
     carriers, pre = made
@@ -74,7 +75,7 @@ def carry_linear(draft: Draft, layer: DenseLayer, share: Share | None = None) ->
         old = reader.operator
         assert isinstance(old, Linear)
         own, part = (array[start : start + len(old.bias)] for array in (found.outward, product))
-        own = _held(own, dtype)
+        own = held(own, dtype)
         start += len(old.bias)
         constant = old.bias + old.weight[:, active] @ bias - own @ carriers.bias
         if share is not None:
@@ -148,7 +149,7 @@ def _nearly(product: Array, radius: Array, share: Share) -> _Factors | None:
 
 
 def _carriers(
-    draft: Draft, layer: DenseLayer, rows: Array, outward: Array, dtype: str | None
+    draft: Draft, layer: DenseLayer, rows: Array, outward: Array, dtype: str
 ) -> tuple[Linear, Interval] | None:
     """The rows with biases that keep them non-negative on the domain, and the range of their values."""
     if not finite(rows):
@@ -174,18 +175,12 @@ def _carriers(
     )
     both = span.meet(known)
     lower, upper = both.lo[0].numpy(), both.hi[0].numpy()
-    shift = _held(-lower + _SLACK * (upper - lower + np.abs(lower)), dtype)
+    shift = held(-lower + _SLACK * (upper - lower + np.abs(lower)), dtype)
     if not finite(shift):
         return None
     moved = 4 * UNIT * (np.abs(lower) + np.abs(upper) + np.abs(shift)) + ETA
     low, high = (torch.as_tensor(end)[None] for end in (lower + shift - moved, upper + shift + moved))
     return Linear(rows, shift), Interval(low, high)
-
-
-def _held(array: Array, dtype: str | None) -> Array:
-    """Numbers as the file holds them, where that is asked for."""
-    with np.errstate(over="ignore"):
-        return array if dtype is None else array.astype(dtype).astype(np.float64)
 
 
 def _joined(old: Interval, kept: torch.Tensor, new: Interval) -> Interval:

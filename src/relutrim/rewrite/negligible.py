@@ -14,6 +14,7 @@ from relutrim.network.operators import Array, Linear
 from relutrim.rewrite.budget import Budget, cheapest
 from relutrim.rewrite.draft import Draft, Mask, Step, at_most, middle
 from relutrim.rewrite.layers import DenseLayer, finite, keep_neurons
+from relutrim.rewrite.storage import held
 from relutrim.rounding import ETA, gamma
 
 NEURONS = "drop-negligible"
@@ -38,7 +39,7 @@ def drop_negligible(draft: Draft, layer: DenseLayer, budget: Budget, part: float
     readers, moved = {}, {}
     for reader in layer.readers:
         old = _operator(reader)
-        found = _without(old, ~keep, centre, radius)
+        found = _without(old, ~keep, centre, radius, draft.network.dtype)
         if found is None:
             return draft
         readers[reader.name] = Linear(old.weight[:, keep], found[0].bias)
@@ -66,7 +67,7 @@ def drop_connections(draft: Draft, name: str, budget: Budget, part: float) -> Dr
     count = int(gone.sum())
     if not count:
         return draft
-    found = _without(old, gone, centre, radius)
+    found = _without(old, gone, centre, radius, draft.network.dtype)
     if found is None:
         return draft
     new, moved = found
@@ -80,16 +81,22 @@ def _operator(node: Node) -> Linear:
     return node.operator
 
 
-def _without(old: Linear, gone: Mask, centre: Array, radius: Array) -> tuple[Linear, torch.Tensor] | None:
+def _without(
+    old: Linear, gone: Mask, centre: Array, radius: Array, dtype: str
+) -> tuple[Linear, torch.Tensor] | None:
     """An operator in which some weights, or columns, are 0, with a bias that stands for their inputs'
     middle, and how far its value can move; None where that bias overflows.
+
+    The bias is a number that the file holds: what is gone is often too little to change it at all, where
+    storing a bias that it did change would move the value by more.
     """
     lost = np.where(np.broadcast_to(gone, old.weight.shape), old.weight, 0.0)
-    bias = old.bias + lost @ centre
-    if not finite(bias):
+    wanted = old.bias + lost @ centre
+    bias = held(wanted, dtype)
+    if not finite(wanted, bias):
         return None
     new = Linear(old.weight - lost, bias)
     terms = old.weight.shape[1] + 4
     size = at_most(lost, np.abs(old.bias), torch.as_tensor(np.abs(centre))[None])
-    moved = at_most(lost, np.zeros(len(old.bias)), torch.as_tensor(radius)[None])
+    moved = at_most(lost, np.abs(wanted - bias), torch.as_tensor(radius)[None])
     return new, moved + gamma(terms) * size + terms * ETA * (2 + float(np.abs(centre).sum()))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from relutrim.network.graph import Network
@@ -22,14 +23,16 @@ from relutrim.rewrite.drop_inactive import drop_inactive
 from relutrim.rewrite.drop_unread import drop_unread
 from relutrim.rewrite.fold_stable import fold_stable, straighten_outputs
 from relutrim.rewrite.fuse import fuse
+from relutrim.rewrite.hold_biases import hold_biases
 from relutrim.rewrite.layers import DenseLayer, dense_layer
 from relutrim.rewrite.lift import lift
 from relutrim.rewrite.merge_active import merge_active
 from relutrim.rewrite.negligible import drop_connections, drop_negligible
+from relutrim.rewrite.storage import held
 
 REWRITES = ("leo++", "all")
 _RESERVE = 2.0
-"""How much of the budget storing takes, in units of what it takes of the exact result."""
+"""How much of the budget storing takes, in units of what it takes of the exact result; half of it at most."""
 _PARTS = (1.0, 0.8, 0.65, 0.5, 0.42, 0.35, 0.3, 0.25, 0.15, 0.05)
 """How much of the rest is spent; less if storing the result takes more than that leaves."""
 _SPENT = 0.8
@@ -100,8 +103,12 @@ def _proposed(draft: Draft, rewrites: str, allowed: Mapping[str, Tensor] | None)
     if allowed is not None:
         reserved = exact.stored().realise().deviation
         for part in _PARTS:
-            budget = Budget({s: part * (allowed[s] - _RESERVE * reserved[s]) for s in allowed})
-            yield spend(exact, budget)
+            budget = Budget(
+                {s: part * torch.fmax(allowed[s] - _RESERVE * reserved[s], allowed[s] / 2) for s in allowed}
+            )
+            spent = spend(exact, budget)
+            yield spent
+            yield held_biases(spent, allowed, exact.network.parameters)
     yield exact
     if allowed is not None:
         yield _untouched(draft)
@@ -189,6 +196,35 @@ def spend(draft: Draft, budget: Budget) -> Draft:
         if draft is not before:
             draft = shrink(draft)
     return draft
+
+
+def held_biases(draft: Draft, allowed: Mapping[str, Tensor], most: int) -> Draft:
+    """Constant neurons for the biases whose storing costs most, as many as it takes for the outputs to move
+    no more than is allowed; the draft itself if that takes more than ``most`` parameters.
+    """
+    layers = [layer for relu in draft.network.relus if (layer := dense_layer(draft.network, relu.name))]
+    costs = {layer.relu.name: _bias_cost(draft, layer, allowed) for layer in layers}
+    found = draft
+    for name in sorted(costs, key=lambda name: -costs[name]):
+        layer = dense_layer(found.network, name)
+        if layer is None or not costs[name] > 0:
+            break
+        found = hold_biases(found, layer)
+        if found.network.parameters >= most:
+            break
+        if _fits(found, allowed):
+            return found
+    return draft
+
+
+def _bias_cost(draft: Draft, layer: DenseLayer, allowed: Mapping[str, Tensor]) -> float:
+    """What storing the biases behind a layer takes of what the outputs may move."""
+    share = Budget(allowed).share(draft, [reader.name for reader in layer.readers], 1.0)
+    biases = [reader.operator.bias for reader in layer.readers if isinstance(reader.operator, Linear)]
+    if share is None or not biases:
+        return 0.0
+    bias = np.concatenate(biases)
+    return float((share.prices @ np.abs(bias - held(bias, draft.network.dtype))).max(initial=0.0))
 
 
 def sparsify(draft: Draft, allowed: Mapping[str, Tensor]) -> Draft:

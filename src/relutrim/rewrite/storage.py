@@ -15,12 +15,12 @@ def rounded(operator: Operator, dtype: str) -> tuple[Affine, Affine] | None:
     of the gap.
     """
     if isinstance(operator, Linear):
-        weight, bias = _as(operator.weight, dtype), _as(operator.bias, dtype)
+        weight, bias = held(operator.weight, dtype), held(operator.bias, dtype)
         if (weight == operator.weight).all() and (bias == operator.bias).all():
             return None
         return Linear(weight, bias), Linear(np.abs(weight - operator.weight), np.abs(bias - operator.bias))
     if isinstance(operator, Scale):
-        scale, shift = _as(operator.scale, dtype), _as(operator.shift, dtype)
+        scale, shift = held(operator.scale, dtype), held(operator.shift, dtype)
         if operator.exact and (scale == operator.scale).all() and (shift == operator.shift).all():
             return None
         off = np.abs(scale - operator.scale) + operator.scale_radius
@@ -39,9 +39,10 @@ def storable(operator: Operator, dtype: str) -> bool:
             arrays = [operator.scale, operator.shift]
         case _:
             return True
-    return all(bool(np.isfinite(_as(array, dtype)).all()) for array in arrays)
+    return all(bool(np.isfinite(held(array, dtype)).all()) for array in arrays)
 
 
-def _as(array: Array, dtype: str) -> Array:
+def held(array: Array, dtype: str) -> Array:
+    """Numbers as a file of this type holds them; infinite where it cannot."""
     with np.errstate(over="ignore"):
         return array.astype(dtype).astype(np.float64)
