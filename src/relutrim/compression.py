@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from relutrim.again import Again
 from relutrim.analysis import analyze_network, shape_of
 from relutrim.domain.domain import Domain
 from relutrim.errors import InputError
@@ -162,14 +163,26 @@ def compress_network(
     tolerance = parsed_tolerance(tolerance)
     if tolerance != "exact" and rewrites != "all":
         raise InputError(f"rewrites {rewrites!r} are exact; a tolerance needs rewrites 'all'")
-    stability = analyze_network(network, domain, data=data, **analysis)
-    if stability.interrupted:
-        raise KeyboardInterrupt
-    return _rewritten(network, stability, tolerance, rewrites, evidence, data)
+
+    def analyse(smaller: Network, time_limit: float | None, data: Any) -> Stability:
+        found = analyze_network(smaller, domain, data=data, **{**analysis, "time_limit": time_limit})
+        if found.interrupted:
+            raise KeyboardInterrupt
+        return found
+
+    stability = analyse(network, analysis.get("time_limit"), data)
+    again = Again(analyse, analysis.get("time_limit")) if analysis.get("method") != "data" else None
+    return _rewritten(network, stability, tolerance, rewrites, evidence, data, again)
 
 
 def _rewritten(
-    network: Network, stability: Stability, tolerance: str | float, rewrites: str, evidence: str, data: Any
+    network: Network,
+    stability: Stability,
+    tolerance: str | float,
+    rewrites: str,
+    evidence: str,
+    data: Any,
+    again: Again | None = None,
 ) -> Compression:
     """What verdicts allow for."""
     from relutrim.rewrite.pipeline import rewrite
@@ -177,6 +190,8 @@ def _rewritten(
     weakest = EVIDENCE[evidence]
     allowed = allowed_deviation(network, stability, tolerance, data)
     result = rewrite(network, stability, rewrites=rewrites, weakest=weakest, allowed=allowed)
+    if again is not None and rewrites == "all":
+        result = again.improve(network, stability, result, weakest, allowed)
     proved = weakest == Evidence.PROOF
     observed, own, samples = _observe(network, result.stored, stability, data)
     return Compression(

@@ -112,6 +112,13 @@ class Stability:
         """How many neurons of all layers have a verdict."""
         return sum(layer.count(verdict) for layer in self.layers)
 
+    def undecided(self, weakest: Evidence) -> int:
+        """How many neurons have no verdict that rests on at least ``weakest``; unstable ones need none."""
+        return sum(
+            int(((layer.evidence < weakest) & (layer.verdict != Verdict.UNSTABLE)).sum())
+            for layer in self.layers
+        )
+
     def __str__(self) -> str:
         words = ", ".join(
             f"{self.count(v)} {v.word}"

@@ -76,16 +76,24 @@ class Draft:
     steps: tuple[Step, ...] = field(default=())
 
     @classmethod
-    def start(cls, network: Network, stability: Stability, weakest: Evidence) -> Draft:
-        """The original, with its stable neurons as identity or zero where the evidence is strong enough."""
+    def start(
+        cls,
+        network: Network,
+        stability: Stability,
+        weakest: Evidence,
+        moved: Mapping[str, Tensor] | None = None,
+    ) -> Draft:
+        """The original, with its stable neurons as identity or zero where the evidence is strong enough; or a
+        network that was rewritten before, whose outputs may have ``moved`` that far from the original's.
+        """
         identity, zero = {}, {}
         for layer in stability.layers:
             good = layer.evidence >= weakest
             identity[layer.name] = (layer.verdict == Verdict.ACTIVE) & good
             zero[layer.name] = (layer.verdict == Verdict.INACTIVE) & good
         ranges = {name: Interval(r.lo.cpu(), r.hi.cpu()) for name, r in stability.ranges.items()}
-        deviation = {source: torch.zeros_like(ranges[source].lo) for source in network.sources}
-        return cls(network, identity, zero, ranges, deviation)
+        still = {source: torch.zeros_like(ranges[source].lo) for source in network.sources}
+        return cls(network, identity, zero, ranges, still if moved is None else moved)
 
     def reach(self, name: str) -> Tensor:
         """The largest magnitude of a value on the domain, as a batch of one."""

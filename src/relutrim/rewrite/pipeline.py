@@ -50,6 +50,8 @@ class Rewritten:
     steps: tuple[Step, ...]
     deviation: float
     deviation_stored: float
+    moved: Mapping[str, Tensor]
+    """Per source of an output, how far each entry can have moved in memory."""
 
 
 def rewrite(
@@ -59,6 +61,7 @@ def rewrite(
     rewrites: str = "all",
     weakest: Evidence = Evidence.PROOF,
     allowed: Mapping[str, Tensor] | None = None,
+    moved: Mapping[str, Tensor] | None = None,
 ) -> Rewritten:
     """The smaller network. If no finite deviation can be proved, the network as it was.
 
@@ -67,9 +70,10 @@ def rewrite(
     again and again, from the last layer to the first: fewer readers need fewer neurons to read.
 
     ``allowed`` says, per source of an output, how far each entry may move on the domain, weights as stored;
-    without it nothing moves but by the rounding of weights that are computed anew.
+    without it nothing moves but by the rounding of weights that are computed anew. ``moved`` is how far the
+    outputs of a network that was rewritten before are from the original's.
     """
-    original = Draft.start(network, stability, weakest)
+    original = Draft.start(network, stability, weakest, moved)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not applied
         for draft in _proposed(fuse(original), rewrites, allowed):
             if not draft.steps or (draft.network.parameters > network.parameters and rewrites != "leo++"):
@@ -83,7 +87,7 @@ def rewrite(
         "no deviation that is finite and allowed could be proved for the rewritten network, so it was left "
         "as it is",
     )
-    return Rewritten(network, kept.network, (why,), 0.0, kept.proven)
+    return Rewritten(network, kept.network, (why,), original.proven, kept.proven, original.deviation)
 
 
 def _plain(draft: Draft) -> Draft:
@@ -125,7 +129,7 @@ def _fits(draft: Draft, allowed: Mapping[str, Tensor] | None) -> bool:
 
 def _finished(draft: Draft) -> Rewritten:
     memory, file = draft.realise(), draft.stored().realise()
-    return Rewritten(memory.network, file.network, memory.steps, memory.proven, file.proven)
+    return Rewritten(memory.network, file.network, memory.steps, memory.proven, file.proven, memory.deviation)
 
 
 def _leo(draft: Draft, *, may_grow: bool) -> Draft:
