@@ -2,10 +2,11 @@
 seen.
 
 Each network of ``networks/paper`` is analysed once on [0, 1]^n and rewritten five times. "seen" is the
-largest difference that a search finds in float64 between the original and the file's weights: random inputs,
-corners, test images, and gradient ascent on the difference from the best of them. Latency is onnxruntime's
-for one input and one thread, the median of runs of both files in turns. Accuracy is on MNIST's test set; that
-of magnitude pruning is after setting as large a share of the weights, the smallest ones, to 0.
+largest difference that a search finds between the original and the file's weights, rounding taken off:
+random inputs, corners, test images, and gradient ascent on the difference from the best of them. Latency is
+onnxruntime's for one input and one thread, the median of runs of both networks in turns. Accuracy is on
+MNIST's test set; that of magnitude pruning is after setting as large a share of the weights, the smallest
+ones, to 0.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from relutrim.analysis import analyze
 from relutrim.compression import allowed_deviation
 from relutrim.domain import Box
 from relutrim.formats import load, save
+from relutrim.latency import measure
 from relutrim.network import Linear, Network, Node
+from relutrim.observe import certain_difference, climb
 from relutrim.prove.stability import Stability
 from relutrim.rewrite.pipeline import Rewritten, rewrite
 
@@ -50,8 +53,8 @@ HEADER = (
     *("network", "way", "hidden widths", "neurons %", "connections %", "zeros", "bytes", "latency us"),
     *("proven", "seen", "float32", "own float32", "accuracy", "pruning"),
 )
+_STARTS = 64
 _STEPS = 60
-_RUNS = 200
 
 
 @dataclass(frozen=True)
@@ -98,11 +101,13 @@ def main(arguments: Sequence[str]) -> None:
 def _measure(path: Path, way: str, network: Network, stability: Stability, result: Rewritten) -> Measured:
     small = result.stored
     inputs = _inputs(network)
-    seen = _largest_difference(network, small, inputs)
+    region = stability.problem.region()
+    apart = climb(network, small, region, inputs, starts=_STARTS, steps=_STEPS)
+    seen = certain_difference(network, small, apart)
+    (latency, *_) = measure(network, small).timings
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.onnx"
         save(small, out)
-        before, after = _latency(path, out, network.input.size)
         single = inputs.numpy().astype(np.float32)
         old, new = _runtime(path, single), _runtime(out, single)
     truth = network(torch.as_tensor(single.astype(np.float64))).numpy()
@@ -117,7 +122,7 @@ def _measure(path: Path, way: str, network: Network, stability: Stability, resul
         f"{100 * share:.1f}",
         small.zeros,
         small.parameters * 4,
-        f"{before:.0f} -> {after:.0f}",
+        f"{latency.before_us:.0f} -> {latency.after_us:.0f}",
         f"{result.deviation_stored:.1e}",
         f"{seen:.1e}",
         f"{difference:.1e}",
@@ -166,44 +171,10 @@ def _inputs(network: Network) -> Tensor:
     return torch.as_tensor(np.concatenate(parts))
 
 
-def _largest_difference(one: Network, other: Network, inputs: Tensor) -> float:
-    """By gradient ascent on the difference, from the inputs where it is largest."""
-    gap = (one(inputs) - other(inputs)).abs()
-    best, output = gap.max(1)
-    start = best.topk(min(64, len(best))).indices
-    x, target = inputs[start].clone(), output[start]
-    largest = float(best.max())
-    for step in range(_STEPS):
-        x = x.detach().requires_grad_(True)
-        difference = (one(x) - other(x)).gather(1, target[:, None])[:, 0].abs()
-        largest = max(largest, float(difference.max()))
-        (slope,) = torch.autograd.grad(difference.sum(), x)
-        x = (x + 0.5 * (1 - step / _STEPS) ** 2 * slope.sign()).clamp(0, 1)
-    return largest
-
-
 def _runtime(path: Path, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     (output,) = session.run(None, {session.get_inputs()[0].name: inputs})
     return np.asarray(output, dtype=np.float64)
-
-
-def _latency(one: Path, other: Path, size: int) -> tuple[float, float]:
-    """Microseconds for one input, both in turns."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    sessions = [
-        onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        for path in (one, other)
-    ]
-    x = np.random.default_rng(0).random((1, size), dtype=np.float32)
-    times: list[list[float]] = [[], []]
-    for _ in range(_RUNS):
-        for session, own in zip(sessions, times, strict=True):
-            start = time.perf_counter()
-            session.run(None, {session.get_inputs()[0].name: x})
-            own.append(time.perf_counter() - start)
-    return 1e6 * statistics.median(times[0]), 1e6 * statistics.median(times[1])
 
 
 @cache

@@ -251,6 +251,18 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
     show_default=True,
     help="The weakest evidence to rewrite on; anything but proof is not exact.",
 )
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float64", "bfloat16-check"]),
+    help="The type to observe both networks in, the one you deploy; OUT keeps MODEL's [default: MODEL's].",
+)
+@click.option(
+    "--latency/--no-latency",
+    default=True,
+    show_default=True,
+    help="Measure the time of both networks with onnxruntime, if it is installed (a second at most for small "
+    "ones).",
+)
 def compress(
     model: Path,
     out: Path,
@@ -259,6 +271,8 @@ def compress(
     rewrites: str,
     tolerance: str,
     evidence: str,
+    dtype: str | None,
+    latency: bool,
     **options: Any,
 ) -> None:
     """Write to OUT a smaller network that computes the same as MODEL on the domain."""
@@ -273,15 +287,22 @@ def compress(
 
     with _progress(as_json) as progress:
         result = compress_network(
-            network, progress=progress, rewrites=rewrites, tolerance=tolerance, evidence=evidence, **arguments
+            network,
+            progress=progress,
+            rewrites=rewrites,
+            tolerance=tolerance,
+            evidence=evidence,
+            dtype=dtype,
+            **arguments,
         )
     result.save(out)
+    measured = result.latency() if latency else None
     if as_json:
-        click.echo(dumps(compression_json(result, source, details=details)))
+        click.echo(dumps(compression_json(result, source, details=details, latency=measured)))
     else:
         from relutrim.report.tables import console, show_compression
 
-        show_compression(result, console())
+        show_compression(result, console(), measured)
         click.echo(f"written: {one_line(str(out))}")
 
 
@@ -311,7 +332,7 @@ def demo(output: Path) -> None:
     with _progress(False) as progress:
         result = run(demo_model(), Box(0, 1), progress=progress)
     result.save(target)
-    show_compression(result, console())
+    show_compression(result, console(), result.latency())
     click.echo(f"written: {one_line(str(target))}")
 
 

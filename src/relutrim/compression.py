@@ -19,10 +19,11 @@ from relutrim.rewrite.draft import Step
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from relutrim.latency import Latency
+    from relutrim.observe import Predictions
     from relutrim.prove.cascade import Progress
 
 EVIDENCE = {"proof": Evidence.PROOF, "solver": Evidence.SOLVER, "data": Evidence.DATA}
-_SAMPLES = 2048
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,11 @@ class Deviation:
 
     ``proven`` holds on the whole domain in real arithmetic for the weights as stored; it is None where
     verdicts weaker than a proof were allowed, or where the file's type cannot hold a weight.
-    ``proven_float64`` is the same for the float64 network in memory. The others were observed on samples, in
-    float32: the difference between both networks, and the original's own rounding error.
+    ``proven_float64`` is the same for the float64 network in memory. ``found`` is the largest difference that
+    a search found on the domain, real arithmetic and stored weights again: it certainly exists.
+
+    The others were observed on ``samples`` inputs, in float32 and in ``dtype``: the difference between both
+    networks, and the original's own rounding error; in ``dtype`` also how often both predict the same.
     """
 
     proven: float | None
@@ -40,6 +44,11 @@ class Deviation:
     observed_float32: float
     original_float32_error: float
     samples: int
+    found: float
+    dtype: str
+    observed: float
+    original_error: float
+    predictions: Predictions | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,11 +76,20 @@ class Compression:
 
         return compression_json(self)
 
-    def at(self, tolerance: str | float) -> Compression:
-        """The same network compressed with another tolerance, by the verdicts that are known already."""
+    def at(self, tolerance: str | float, *, dtype: str | None = None) -> Compression:
+        """The same network compressed with another tolerance, by the verdicts that are known already, and
+        observed in ``dtype`` (None: the same as here).
+        """
         tolerance = parsed_tolerance(tolerance)
-        found = _rewritten(self.original, self.stability, tolerance, "all", self.evidence, None)
+        dtype = _checked_dtype(dtype or self.deviation.dtype, self.original)
+        found = _rewritten(self.original, self.stability, tolerance, "all", self.evidence, None, dtype)
         return replace(found, model=_same_kind(self.model, found.stored))
+
+    def latency(self) -> Latency:
+        """The size of both networks as ONNX, and their times with onnxruntime if that is installed."""
+        from relutrim.latency import measure
+
+        return measure(self.original, self.stored)
 
     def save(self, path: str | Path) -> None:
         """Write the compressed network to a file, whole or not at all."""
@@ -96,6 +114,7 @@ def compress(
     tolerance: str | float = "exact",
     rewrites: str = "all",
     evidence: str = "proof",
+    dtype: str | None = None,
     method: str = "auto",
     time_limit: float | None = None,
     device: str = "cpu",
@@ -114,9 +133,11 @@ def compress(
     or ``leo++`` for the paper's algorithm. ``tolerance`` is how far an output may move on the domain, weights
     as stored: ``exact`` allows nothing but the rounding of re-written weights, ``rounding`` half a unit in
     the last place (of the file's type) of the largest value an output was seen to take, a number that much.
-    ``evidence`` is the weakest that a rewrite may rest on; anything but ``proof`` gives up the guarantee. The
-    other options are those of :func:`relutrim.analyze`. Ctrl-C is a ``KeyboardInterrupt``: a network that is
-    half compressed is of use to nobody.
+    ``evidence`` is the weakest that a rewrite may rest on; anything but ``proof`` gives up the guarantee.
+    ``dtype`` is the type to observe both networks in, beside what is proven: ``float32``, ``float64`` or
+    ``bfloat16-check`` (None: the file's); what is stored does not depend on it. The other options are those
+    of :func:`relutrim.analyze`. Ctrl-C is a ``KeyboardInterrupt``: a network that is half compressed is of
+    use to nobody.
     """
     from relutrim.formats import as_network
 
@@ -127,6 +148,7 @@ def compress(
         tolerance=tolerance,
         rewrites=rewrites,
         evidence=evidence,
+        dtype=dtype,
         method=method,
         time_limit=time_limit,
         device=device,
@@ -148,6 +170,7 @@ def compress_network(
     tolerance: str | float = "exact",
     rewrites: str = "all",
     evidence: str = "proof",
+    dtype: str | None = None,
     data: Any = None,
     **analysis: Any,
 ) -> Compression:
@@ -163,6 +186,7 @@ def compress_network(
     tolerance = parsed_tolerance(tolerance)
     if tolerance != "exact" and rewrites != "all":
         raise InputError(f"rewrites {rewrites!r} are exact; a tolerance needs rewrites 'all'")
+    dtype = _checked_dtype(dtype, network)
 
     def analyse(smaller: Network, time_limit: float | None, data: Any) -> Stability:
         found = analyze_network(smaller, domain, data=data, **{**analysis, "time_limit": time_limit})
@@ -172,7 +196,7 @@ def compress_network(
 
     stability = analyse(network, analysis.get("time_limit"), data)
     again = Again(analyse, analysis.get("time_limit")) if analysis.get("method") != "data" else None
-    return _rewritten(network, stability, tolerance, rewrites, evidence, data, again)
+    return _rewritten(network, stability, tolerance, rewrites, evidence, data, dtype, again)
 
 
 def _rewritten(
@@ -182,9 +206,11 @@ def _rewritten(
     rewrites: str,
     evidence: str,
     data: Any,
+    dtype: str,
     again: Again | None = None,
 ) -> Compression:
     """What verdicts allow for."""
+    from relutrim.observe import observe
     from relutrim.rewrite.pipeline import rewrite
 
     weakest = EVIDENCE[evidence]
@@ -193,7 +219,8 @@ def _rewritten(
     if again is not None and rewrites == "all":
         result = again.improve(network, stability, result, weakest, allowed)
     proved = weakest == Evidence.PROOF
-    observed, own, samples = _observe(network, result.stored, stability, data)
+    seen = observe(network, result.stored, stability, data, "float32", dtype)
+    single, deployed = seen.by_type["float32"], seen.by_type[dtype]
     return Compression(
         model=result.stored,
         original=network,
@@ -204,14 +231,25 @@ def _rewritten(
         deviation=Deviation(
             result.deviation_stored if proved and math.isfinite(result.deviation_stored) else None,
             result.deviation if proved else None,
-            observed,
-            own,
-            samples,
+            single.difference,
+            single.own_error,
+            seen.inputs,
+            seen.found,
+            dtype,
+            deployed.difference,
+            deployed.own_error,
+            deployed.predictions,
         ),
         rewrites=rewrites,
         evidence=evidence,
         tolerance=tolerance,
     )
+
+
+def _checked_dtype(dtype: str | None, network: Network) -> str:
+    from relutrim.observe import checked_dtype
+
+    return checked_dtype(dtype, network)
 
 
 def parsed_tolerance(tolerance: str | float) -> str | float:
@@ -238,9 +276,11 @@ def allowed_deviation(
     """
     import torch
 
+    from relutrim.observe import behind_normalisation, samples
+
     if tolerance == "exact":
         return None
-    points = _samples(network, stability, data)
+    points = behind_normalisation(stability.problem, network, samples(stability, data))
     values = network.run(points, until=list(network.sources))
     allowed = {}
     for source in network.sources:
@@ -259,46 +299,3 @@ def _same_kind(model: Any, stored: Network) -> Any:
     from relutrim.formats.torch_write import build_module
 
     return build_module(stored, training=bool(model.training))
-
-
-def _observe(original: Network, stored: Network, stability: Stability, data: Any) -> tuple[float, float, int]:
-    """Both networks in float32 on random inputs, corners, witnesses and data: their difference, the
-    original's own error.
-    """
-    import torch
-
-    points = _samples(original, stability, data)
-    single = points.to(torch.float32)
-    if original.dtype == "float64":
-        single = points
-    with torch.no_grad():
-        before, after, truth = original(single), stored(single), original(single.to(torch.float64))
-    if not before.numel():
-        return 0.0, 0.0, len(points)
-    difference = (before.to(torch.float64) - after.to(torch.float64)).abs().max()
-    own = (before.to(torch.float64) - truth).abs().max()
-    return float(difference), float(own), len(points)
-
-
-def _samples(original: Network, stability: Stability, data: Any) -> Tensor:
-    """Inputs of the original network (behind the normalisation, if there is one). Data outside the domain
-    says nothing.
-    """
-    import torch
-
-    from relutrim.analysis import as_rows
-
-    problem = stability.problem
-    region = problem.region()
-    generator = torch.Generator().manual_seed(1)
-    parts = [region.sample(_SAMPLES, generator), torch.as_tensor(stability.witnesses[:_SAMPLES])]
-    rows = as_rows(data, problem)
-    if rows is not None:
-        first = rows[:_SAMPLES].to(torch.float64)
-        parts.append(first[region.inside(first)])
-    points = torch.cat(parts)
-    if problem.network.input.name == original.input.name:
-        return points
-    return problem.network.run(points, until=[original.input.name])[original.input.name].reshape(
-        len(points), -1
-    )

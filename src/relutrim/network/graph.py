@@ -176,6 +176,21 @@ class Network:
         """How many numbers a file stores."""
         return sum(node.operator.parameters for node in self.nodes)
 
+    @cached_property
+    def unread_inputs(self) -> list[int]:
+        """Flat indices of the inputs that no output depends on, since every way from there meets a weight
+        of 0.
+        """
+        import numpy as np
+
+        wanted = {name: np.full(shape, self.is_output(name)) for name, shape in self.shapes.items()}
+        for node in reversed(self.nodes):
+            shapes = [self.shapes[name] for name in node.inputs]
+            read = node.operator.reads(wanted[node.name], shapes)
+            for name, entries in zip(node.inputs, read, strict=True):
+                wanted[name] = wanted[name] | entries
+        return [int(i) for i in np.flatnonzero(~wanted[self.input.name])]
+
     def run(self, x: Tensor, *, until: Iterable[str] | None = None) -> dict[str, Tensor]:
         """Every value on a batch of inputs, in the dtype and on the device of ``x``, up to the last of
         ``until``.

@@ -13,7 +13,8 @@ from relutrim.network.graph import Network
 from relutrim.prove.verdict import Evidence, Verdict
 
 if TYPE_CHECKING:  # these load torch, which ``relutrim inspect`` does without
-    from relutrim.compression import Compression
+    from relutrim.compression import Compression, Deviation
+    from relutrim.latency import Latency
     from relutrim.prove.stability import LayerStability, Stability
 
 
@@ -100,11 +101,14 @@ def analysis_json(stability: Stability, model: dict[str, Any], *, details: bool 
 
 
 def compression_json(
-    result: Compression, model: dict[str, Any] | None = None, *, details: bool = False
+    result: Compression,
+    model: dict[str, Any] | None = None,
+    *,
+    details: bool = False,
+    latency: Latency | None = None,
 ) -> dict[str, Any]:
     """What ``relutrim compress`` prints: the analysis, and what became of the network."""
     analysis = analysis_json(result.stability, model or model_json(result.original), details=details)
-    deviation = result.deviation
     return {
         **analysis,
         "schema": "relutrim/compression/1",
@@ -114,13 +118,46 @@ def compression_json(
         "original": size_json(result.original),
         "compressed": size_json(result.stored),
         "rewrites": [step.as_dict() | {"deviation": _number(step.deviation)} for step in result.steps],
-        "deviation": {
-            "proven": _number(deviation.proven),
-            "proven_float64": _number(deviation.proven_float64),
-            "observed_float32": _number(deviation.observed_float32),
-            "original_float32_error": _number(deviation.original_float32_error),
-            "samples": deviation.samples,
+        "deviation": _deviation(result.deviation),
+        "unread_inputs": {
+            "original": result.original.unread_inputs,
+            "compressed": result.stored.unread_inputs,
         },
+        "latency": None if latency is None else _latency(latency),
+    }
+
+
+def _deviation(deviation: Deviation) -> dict[str, Any]:
+    seen = deviation.predictions
+    return {
+        "proven": _number(deviation.proven),
+        "proven_float64": _number(deviation.proven_float64),
+        "found": _number(deviation.found),
+        "observed_float32": _number(deviation.observed_float32),
+        "original_float32_error": _number(deviation.original_float32_error),
+        "samples": deviation.samples,
+        "dtype": deviation.dtype,
+        "observed": _number(deviation.observed),
+        "original_error": _number(deviation.original_error),
+        "predictions": None if seen is None else vars(seen).copy(),
+    }
+
+
+def _latency(latency: Latency) -> dict[str, Any]:
+    return {
+        "onnx_bytes": {"before": latency.bytes_before, "after": latency.bytes_after},
+        "runtime": latency.runtime,
+        "threads": 1,
+        "timings": [
+            {
+                "inputs": timing.inputs,
+                "before_us": round(timing.before_us, 3),
+                "after_us": round(timing.after_us, 3),
+                "runs": timing.runs,
+            }
+            for timing in latency.timings
+        ],
+        "remark": latency.remark,
     }
 
 

@@ -14,7 +14,8 @@ from relutrim.network.graph import Network
 from relutrim.prove.verdict import Evidence, Verdict
 
 if TYPE_CHECKING:  # these load torch, which ``relutrim inspect`` does without
-    from relutrim.compression import Compression
+    from relutrim.compression import Compression, Deviation
+    from relutrim.latency import Latency
     from relutrim.prove.stability import Stability
 
 _WIDTH = 10_000
@@ -91,8 +92,8 @@ def show_stability(stability: Stability, console: Console) -> None:
         console.print("interrupted: neurons that were not decided by then are unknown")
 
 
-def show_compression(result: Compression, console: Console) -> None:
-    """The analysis, the sizes before and after, the rewrites and the deviation."""
+def show_compression(result: Compression, console: Console, latency: Latency | None = None) -> None:
+    """The analysis, the sizes before and after, the rewrites, the deviation and the latency."""
     show_stability(result.stability, console)
     console.print()
     before, after = result.original, result.stored
@@ -130,10 +131,14 @@ def show_compression(result: Compression, console: Console) -> None:
             f"proven deviation on the whole domain: {deviation.proven:.2e} (file), "
             f"{deviation.proven_float64:.2e} (float64)"
         )
-    console.print(
-        f"observed in {before.dtype} on {deviation.samples} inputs: {deviation.observed_float32:.2e} "
-        f"(the original's own rounding error: {deviation.original_float32_error:.2e})"
-    )
+    _show_observed(deviation, console)
+    if after.unread_inputs:
+        console.print(
+            f"{len(after.unread_inputs)} of {after.input.size} inputs are not read "
+            f"({len(before.unread_inputs)} before); the network still takes them"
+        )
+    if latency is not None:
+        _show_latency(latency, console)
     if result.tolerance == "exact" and result.rewrites == "all" and deviation.proven is not None:
         more = result.at("rounding")
         if more.stored.connections < after.connections and more.deviation.proven is not None:
@@ -142,6 +147,45 @@ def show_compression(result: Compression, console: Console) -> None:
                 f"--tolerance rounding would remove {share:.1f}% of the connections, with a proven deviation "
                 f"of {more.deviation.proven:.2e}"
             )
+
+
+def _show_observed(deviation: Deviation, console: Console) -> None:
+    """What a search found, and what rounding makes of both networks."""
+    if deviation.proven != 0:
+        console.print(f"largest deviation that a search found: {deviation.found:.2e}")
+    dtype = deviation.dtype.removesuffix("-check")
+    most = "at most " if dtype == "float64" else ""
+    console.print(
+        f"observed in {dtype} on {deviation.samples} inputs: {deviation.observed:.2e} "
+        f"(the original's own rounding error: {most}{deviation.original_error:.2e})"
+    )
+    seen = deviation.predictions
+    if seen is not None and (dtype == "bfloat16" or min(seen.original, seen.compressed, seen.agree) < 1):
+        console.print(
+            f"predictions in {dtype} on {seen.inputs} {'rows of the data' if seen.from_data else 'inputs'}: "
+            f"{_share(seen.agree)} the same before and after; {_share(seen.original)} before and "
+            f"{_share(seen.compressed)} after are those of the original in float64"
+        )
+
+
+def _show_latency(latency: Latency, console: Console) -> None:
+    """The file's size and onnxruntime's times."""
+    if latency.bytes_before is not None and latency.bytes_after is not None:
+        console.print(f"ONNX file: {latency.bytes_before:,} bytes before, {latency.bytes_after:,} after")
+    if latency.remark is not None:
+        console.print(f"latency: not measured; {latency.remark}")
+        return
+    times = "; ".join(
+        f"{'one input' if timing.inputs == 1 else f'{timing.inputs} inputs'} "
+        f"{timing.before_us:,.0f} us before, {timing.after_us:,.0f} us after"
+        for timing in latency.timings
+    )
+    console.print(f"latency: {times} ({latency.runtime}, one thread, medians)")
+
+
+def _share(part: float) -> str:
+    """A percentage that says 100 only where nothing is missing."""
+    return "100%" if part == 1 else f"{min(100 * part, 99.99):.2f}%"
 
 
 def _name(word: str) -> Column:

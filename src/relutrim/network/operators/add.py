@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from relutrim.bounds.values import Interval
 from relutrim.errors import NetworkError
-from relutrim.network.operators.base import Affine, Shape
+from relutrim.network.operators.base import Affine, Mask, Shape
 from relutrim.rounding import gamma, widen_down, widen_up
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ class Add(Affine):
                 f"values of shapes {list(inputs)} cannot be added; {self.count} of one shape are needed"
             )
         return inputs[0]
+
+    def reads(self, wanted: Mask, inputs: Sequence[Shape]) -> list[Mask]:
+        return [wanted] * self.count
 
     @property
     def terms(self) -> int:

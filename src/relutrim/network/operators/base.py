@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Shape: TypeAlias = tuple[int, ...]
 Array: TypeAlias = npt.NDArray[np.float64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 def parameter(values: npt.ArrayLike, name: str) -> Array:
@@ -65,6 +66,10 @@ class Operator(ABC):
     def parameters(self) -> int:
         """How many numbers a file stores for this operator."""
         return 0
+
+    def reads(self, wanted: Mask, inputs: Sequence[Shape]) -> list[Mask]:
+        """Per input, the entries that some ``wanted`` entry of the result may depend on: too many is safe."""
+        return [np.full(shape, wanted.any()) for shape in inputs]
 
     def _tensor(self, name: str, like: Tensor, make: Callable[[], npt.NDArray[Any]]) -> Tensor:
         """A parameter-derived array as a tensor beside ``like``, made once per device and dtype."""

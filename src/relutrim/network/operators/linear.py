@@ -11,7 +11,7 @@ import numpy as np
 
 from relutrim.bounds.values import Interval, flat
 from relutrim.errors import NetworkError
-from relutrim.network.operators.base import Affine, Array, Shape, only, parameter
+from relutrim.network.operators.base import Affine, Array, Mask, Shape, only, parameter
 from relutrim.rounding import ETA, gamma, widen_down, widen_up
 
 if TYPE_CHECKING:
@@ -56,6 +56,9 @@ class Linear(Affine):
     @property
     def parameters(self) -> int:
         return int(self.weight.size + self.bias.size)
+
+    def reads(self, wanted: Mask, inputs: Sequence[Shape]) -> list[Mask]:
+        return [np.asarray(wanted @ (self.weight != 0))]
 
     @property
     def terms(self) -> int:

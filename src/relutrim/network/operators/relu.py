@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from relutrim.bounds.values import Interval
-from relutrim.network.operators.base import Operator, Shape, only
+from relutrim.network.operators.base import Mask, Operator, Shape, only
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +21,9 @@ class Relu(Operator):
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return only(inputs, self.kind)
+
+    def reads(self, wanted: Mask, inputs: Sequence[Shape]) -> list[Mask]:
+        return [wanted]
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         (x,) = inputs

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from relutrim.bounds.values import Interval
 from relutrim.errors import NetworkError
-from relutrim.network.operators.base import Affine, Shape, only
+from relutrim.network.operators.base import Affine, Mask, Shape, only
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +31,9 @@ class Reshape(Affine):
                 f"a value of shape {shape} cannot be reshaped from {self.before} to {self.after}"
             )
         return self.after
+
+    def reads(self, wanted: Mask, inputs: Sequence[Shape]) -> list[Mask]:
+        return [wanted.reshape(self.before)]
 
     @property
     def terms(self) -> int:

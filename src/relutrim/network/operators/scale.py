@@ -10,7 +10,7 @@ import numpy as np
 
 from relutrim.bounds.values import Interval, flat
 from relutrim.errors import NetworkError
-from relutrim.network.operators.base import Affine, Array, Shape, only, parameter
+from relutrim.network.operators.base import Affine, Array, Mask, Shape, only, parameter
 from relutrim.rounding import ETA, UNIT, gamma, widen_down, widen_up
 
 if TYPE_CHECKING:
@@ -105,6 +105,9 @@ class Scale(Affine):
         return int(
             (self.scale.size if (self.scale != 1).any() else 0) + (self.shift.size if self.shift.any() else 0)
         )
+
+    def reads(self, wanted: Mask, inputs: Sequence[Shape]) -> list[Mask]:
+        return [wanted & ((self.scale != 0) | (self.scale_radius != 0))]
 
     @property
     def terms(self) -> int:
