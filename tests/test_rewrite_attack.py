@@ -193,7 +193,9 @@ def test_biases_that_overflow_are_not_made():
 def test_without_gradients(mode):
     network = mixed_output()
     with mode():
+        network(torch.zeros(1, network.input.size))
         assert_holds(network, compressed(network, 0, 1, tolerance=0.1), 0, 1)
+        assert_holds(network, compressed(network, 0, 1, method="auto"), 0, 1)
 
 
 # Ranges of neurons that stand for the identity.

@@ -103,22 +103,32 @@ def analyze_network(
     problem = domain.fit(network)
     rows = as_rows(data, problem) if method != "bounds" else None
 
-    from relutrim.prove.cascade import LAST_SECONDS, Cascade
+    from relutrim.prove.cascade import Cascade
+    from relutrim.search.climb import gradients
 
-    settings = Settings(**milp)
-    cascade = Cascade(
-        problem,
-        deadline,
-        device=_checked_device(device),
-        seed=seed,
-        jobs=_checked_jobs(jobs),
-        progress=progress,
-    )
+    with gradients():
+        cascade = Cascade(
+            problem,
+            deadline,
+            device=_checked_device(device),
+            seed=seed,
+            jobs=_checked_jobs(jobs),
+            progress=progress,
+        )
+        return _decided(cascade, domain, method, Settings(**milp), rows)
+
+
+def _decided(
+    cascade: Cascade, domain: Domain, method: str, settings: Settings, rows: Tensor | None
+) -> Stability:
+    """What a method makes of a problem; an interruption ends it with what is known by then."""
+    from relutrim.prove.cascade import LAST_SECONDS
+
     milps = None
     if method in MILP_METHODS:
         from relutrim.milp.methods import Milps
 
-        milps = Milps(cascade, settings, deadline.or_within(LAST_SECONDS))
+        milps = Milps(cascade, settings, cascade.deadline.or_within(LAST_SECONDS))
     interrupted, counted = False, 0
     try:
         if method == "data":

@@ -212,6 +212,7 @@ def _rewritten(
     """What verdicts allow for."""
     from relutrim.observe import observe
     from relutrim.rewrite.pipeline import rewrite
+    from relutrim.search.climb import gradients
 
     weakest = EVIDENCE[evidence]
     allowed = allowed_deviation(network, stability, tolerance, data)
@@ -219,7 +220,8 @@ def _rewritten(
     if again is not None and rewrites == "all":
         result = again.improve(network, stability, result, weakest, allowed)
     proved = weakest == Evidence.PROOF
-    seen = observe(network, result.stored, stability, data, "float32", dtype)
+    with gradients():
+        seen = observe(network, result.stored, stability, data, "float32", dtype)
     single, deployed = seen.by_type["float32"], seen.by_type[dtype]
     return Compression(
         model=result.stored,

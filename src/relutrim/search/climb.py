@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,6 +18,13 @@ from relutrim.prove.deadline import Deadline
 
 Activation: TypeAlias = Callable[[str, Tensor], Tensor]
 """What takes the place of the ReLU of a name."""
+
+
+@contextmanager
+def gradients() -> Iterator[None]:
+    """With gradients, whatever the caller has switched off."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 @dataclass(frozen=True, eq=False)

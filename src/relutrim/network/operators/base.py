@@ -77,7 +77,8 @@ class Operator(ABC):
 
         key = (name, str(like.device), str(like.dtype))
         if key not in self._cache:
-            self._cache[key] = torch.as_tensor(np.array(make()), dtype=like.dtype, device=like.device)
+            with torch.inference_mode(False):  # for gradients too, whoever asks first
+                self._cache[key] = torch.as_tensor(np.array(make()), dtype=like.dtype, device=like.device)
         cached: Tensor = self._cache[key]
         return cached
 
