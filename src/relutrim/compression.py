@@ -57,6 +57,7 @@ class Compression:
     rewrites: str
     evidence: str
     tolerance: str | float = "exact"
+    cost: str = "parameters"
     certificate: None = None
 
     @property
@@ -69,7 +70,7 @@ class Compression:
     def at(self, tolerance: str | float) -> Compression:
         """The same network compressed with another tolerance, by the verdicts that are known already."""
         tolerance = parsed_tolerance(tolerance)
-        found = _rewritten(self.original, self.stability, tolerance, "all", self.evidence, None)
+        found = _rewritten(self.original, self.stability, tolerance, "all", self.evidence, None, self.cost)
         return replace(found, model=_same_kind(self.model, found.stored))
 
     def save(self, path: str | Path) -> None:
@@ -95,6 +96,7 @@ def compress(
     tolerance: str | float = "exact",
     rewrites: str = "all",
     evidence: str = "proof",
+    cost: str = "parameters",
     method: str = "auto",
     time_limit: float | None = None,
     device: str = "cpu",
@@ -113,6 +115,7 @@ def compress(
     or ``leo++`` for the paper's algorithm. ``tolerance`` is how far an output may move on the domain, weights
     as stored: ``exact`` allows nothing but the rounding of re-written weights, ``rounding`` half a unit in
     the last place (of the file's type) of the largest value an output was seen to take, a number that much.
+    ``cost`` is what to make smaller, ``parameters`` or ``multiply-adds``; the result never has more of them.
     ``evidence`` is the weakest that a rewrite may rest on; anything but ``proof`` gives up the guarantee. The
     other options are those of :func:`relutrim.analyze`. Ctrl-C is a ``KeyboardInterrupt``: a network that is
     half compressed is of use to nobody.
@@ -126,6 +129,7 @@ def compress(
         tolerance=tolerance,
         rewrites=rewrites,
         evidence=evidence,
+        cost=cost,
         method=method,
         time_limit=time_limit,
         device=device,
@@ -147,36 +151,47 @@ def compress_network(
     tolerance: str | float = "exact",
     rewrites: str = "all",
     evidence: str = "proof",
+    cost: str = "parameters",
     data: Any = None,
     **analysis: Any,
 ) -> Compression:
     """:func:`compress` for a model that is a :class:`Network` already; ``analysis`` are the options of the
     analysis.
     """
+    from relutrim.rewrite.cost import Cost
     from relutrim.rewrite.pipeline import REWRITES
 
     if rewrites not in REWRITES:
         raise InputError(f"there is no set of rewrites {rewrites!r}; choose one of {', '.join(REWRITES)}")
     if evidence not in EVIDENCE:
         raise InputError(f"there is no evidence {evidence!r}; choose one of {', '.join(EVIDENCE)}")
+    if cost not in list(Cost):
+        raise InputError(f"there is no cost {cost!r}; choose one of {', '.join(Cost)}")
     tolerance = parsed_tolerance(tolerance)
     if tolerance != "exact" and rewrites != "all":
         raise InputError(f"rewrites {rewrites!r} are exact; a tolerance needs rewrites 'all'")
     stability = analyze_network(network, domain, data=data, **analysis)
     if stability.interrupted:
         raise KeyboardInterrupt
-    return _rewritten(network, stability, tolerance, rewrites, evidence, data)
+    return _rewritten(network, stability, tolerance, rewrites, evidence, data, cost)
 
 
 def _rewritten(
-    network: Network, stability: Stability, tolerance: str | float, rewrites: str, evidence: str, data: Any
+    network: Network,
+    stability: Stability,
+    tolerance: str | float,
+    rewrites: str,
+    evidence: str,
+    data: Any,
+    cost: str,
 ) -> Compression:
     """What verdicts allow for."""
+    from relutrim.rewrite.cost import Cost
     from relutrim.rewrite.pipeline import rewrite
 
     weakest = EVIDENCE[evidence]
     allowed = allowed_deviation(network, stability, tolerance, data)
-    result = rewrite(network, stability, rewrites=rewrites, weakest=weakest, allowed=allowed)
+    result = rewrite(network, stability, rewrites=rewrites, weakest=weakest, allowed=allowed, cost=Cost(cost))
     proved = weakest == Evidence.PROOF
     observed, own, samples = _observe(network, result.stored, stability, data)
     return Compression(
@@ -196,6 +211,7 @@ def _rewritten(
         rewrites=rewrites,
         evidence=evidence,
         tolerance=tolerance,
+        cost=cost,
     )
 
 

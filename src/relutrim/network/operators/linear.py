@@ -57,6 +57,9 @@ class Linear(Affine):
     def parameters(self) -> int:
         return int(self.weight.size + self.bias.size)
 
+    def multiply_adds(self, entries: int) -> int:
+        return entries * int(self.weight.shape[1])
+
     @property
     def terms(self) -> int:
         return int(max(self.weight.shape)) + 1

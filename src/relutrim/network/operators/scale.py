@@ -106,6 +106,9 @@ class Scale(Affine):
             (self.scale.size if (self.scale != 1).any() else 0) + (self.shift.size if self.shift.any() else 0)
         )
 
+    def multiply_adds(self, entries: int) -> int:
+        return entries if (self.scale != 1).any() else 0
+
     @property
     def terms(self) -> int:
         return 2
