@@ -233,7 +233,6 @@ def test_what_rounding_factors_takes_never_costs_the_rest_of_the_result():
     """In float32 factors of these numbers are off by more than is allowed; dropping a neuron is not."""
     weight = np.vstack([low_rank(6, 8, 2) / 3, -np.ones((1, 8))])
     network = chain(linear(weight), linear(integers(2, 7, 5)), relus=[0], dtype="float32")
-    network = Network(network.input, network.nodes, network.outputs, dtype="float32")
     stored = start(network, 0, 1).stored().network.edit(dtype="float32")
     result = compressed(stored, 0, 1, tolerance=1e-9)
     assert "drop-inactive" in names(result)
@@ -294,7 +293,7 @@ def adversaries():
 
 
 @pytest.mark.parametrize("cost", COSTS)
-@pytest.mark.parametrize("tolerance", ["exact", 0.0, 1e-6, 1.0])
+@pytest.mark.parametrize("tolerance", ["exact", 1e-6, 1.0])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("network", [pytest.param(network, id=name) for name, network in adversaries()])
 def test_adversaries(network, dtype, tolerance, cost):
@@ -342,7 +341,6 @@ def test_ranges_without_end_move_nothing():
         for group in siblings(network):
             after = factor(draft, group)
             assert after is draft or not math.isfinite(after.proven)
-        assert allowing(draft, 1.0).share(draft, ["a0"], 0.5) is not None
         share = allowing(draft, 1.0).share(draft, ["a0"], 0.5)
         after = factor(draft, ("a0",), share)
         assert after is draft or not math.isfinite(after.proven)
@@ -350,8 +348,8 @@ def test_ranges_without_end_move_nothing():
 
 def test_names_that_are_taken():
     network = graph(
-        6,
-        [("a.inner", linear(integers(6, 6)), "x"), ("a", linear(low_rank(6, 6, 1)), "a.inner"),
+        2,
+        [("a.inner", linear(integers(6, 2)), "x"), ("a", linear(low_rank(6, 6, 1)), "a.inner"),
          ("r", Relu(), "a.inner"), ("y", Add(2), ("a", "r"))],
         "y",
     )  # fmt: skip

@@ -18,7 +18,7 @@ import strategies
 from relutrim.analysis import analyze_network
 from relutrim.domain import Box
 from relutrim.formats import load, save
-from relutrim.network import Add, Linear, Relu, Reshape
+from relutrim.network import Add, Linear, Relu, Reshape, Scale
 from relutrim.prove.verdict import Evidence
 from relutrim.rewrite.draft import Draft
 from relutrim.rewrite.straighten import straighten
@@ -134,6 +134,22 @@ def test_relus_of_any_shape_and_on_the_input_go():
     after = straighten(start(network, 0, 1))
     assert after.network.neurons == 0
     assert gap(network, after.network, 0, 1) == 0
+
+
+def test_a_scale_that_stood_behind_the_relu_joins_the_linear_node():
+    network = graph(
+        2,
+        [
+            ("a", linear([[1.0, 2], [0.5, 1]], [0.1, 1]), "x"),
+            ("r", Relu(), "a"),
+            ("t", Scale.exactly(np.array([2.0, 3.0]), 0.5), "r"),
+            ("y", Add(2), ("t", "x")),
+        ],
+        "y",
+    )
+    result = compressed(network, 0, 1)
+    assert kinds(result.network) == ["Linear", "Add"]
+    assert_holds(network, result, 0, 1)
 
 
 def test_relus_that_nobody_reads_or_that_are_empty_stay():

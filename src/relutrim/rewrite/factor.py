@@ -22,7 +22,9 @@ from relutrim.rewrite.layers import straight_layer
 
 NAME = "factor"
 _RANK = 1e-9
-"""Singular values below this, relative to the largest, are not worth a closer look to be exactly 0."""
+"""Singular values below this, relative to the largest, may be 0: that is worth a closer look."""
+_FULL = 1e-12
+"""If all squares of singular values are above this, relative to their sum, the rank is full."""
 
 
 def siblings(network: Network) -> list[tuple[str, ...]]:
@@ -76,9 +78,15 @@ def _split(draft: Draft, nodes: list[Node], weight: Array) -> tuple[Draft, str]:
 
 def _worth_it(weight: Array) -> bool:
     """Whether the rank may be low enough for two factors to hold fewer numbers than their product."""
-    scaled = np.ldexp(weight, -np.frexp(np.abs(weight).max(axis=1, initial=0.0))[1][:, None])
+    rows = np.ldexp(weight, -np.frexp(np.abs(weight).max(axis=1, initial=0.0))[1][:, None])
+    square = rows @ rows.T if len(rows) <= rows.shape[1] else rows.T @ rows
     try:
-        values = np.linalg.svd(scaled, compute_uv=False)
+        np.linalg.cholesky(square - _FULL * np.trace(square) * np.eye(len(square)))
+        return False  # of full rank, as nearly all are, which takes far less to see than the rank
+    except np.linalg.LinAlgError:
+        pass
+    try:
+        values = np.linalg.svd(rows, compute_uv=False)
     except np.linalg.LinAlgError:
         return False
     rank = int((values > _RANK * values.max(initial=0.0)).sum())

@@ -184,7 +184,9 @@ def shrink(draft: Draft, cost: Cost, *, factors: bool = False) -> Draft:
                     draft = _chosen(draft, apply(draft, layer), cost)
         draft = _folded(draft, cost)
         if draft is before:  # a ReLU that is the identity is of use to the others as long as it is there
-            draft = _narrowed(straighten(draft), cost, factors=factors)
+            straight = straighten(draft)
+            straight = _chosen(straight, fuse(straight), cost)
+            draft = _narrowed(straight, cost, factors=factors)
     return draft
 
 
