@@ -109,6 +109,7 @@ def test_inspect(cli: Cli) -> None:
         "neurons": 14,
         "connections": 84,
         "parameters": 100,
+        "multiply_adds": 84,
         "zeros": 0,
         "bytes": 400,
     }

@@ -14,7 +14,7 @@ def test_the_reader_reads_past_the_layer_and_its_bias_uses_its_old_weights():
     # With W, b = [[1, 2], [3, 4]], [5, 6] and reader D, c = [[7, 8]], [9]: D W and D b + c.
     network = dense(linear([[1, 2], [3, 4]], [5, 6]), linear([[7, 8]], [9]))
     draft = start(network, 0, 1)
-    folded = fold_stable(draft, layer_of(draft, "relu1"), may_grow=False)
+    folded = fold_stable(draft, layer_of(draft, "relu1"))
     assert [node.name for node in folded.network] == ["output"]
     np.testing.assert_array_equal(folded.network["output"].operator.weight, [[31, 46]])
     np.testing.assert_array_equal(folded.network["output"].operator.bias, [92])
@@ -24,7 +24,7 @@ def test_the_reader_reads_past_the_layer_and_its_bias_uses_its_old_weights():
 def test_inactive_neurons_of_the_layer_add_nothing():
     network = dense(linear([[1, 2], [-3, -4]], [5, -6]), linear([[7, 8]], [9]))
     draft = start(network, 0, 1)
-    folded = fold_stable(draft, layer_of(draft, "relu1"), may_grow=False).network
+    folded = fold_stable(draft, layer_of(draft, "relu1")).network
     np.testing.assert_array_equal(folded["output"].operator.weight, [[7, 14]])
     np.testing.assert_array_equal(folded["output"].operator.bias, [44])
 
@@ -38,7 +38,7 @@ def test_what_is_proven_of_the_rounding_is_true(seed):
         dtype="float32",
     )
     draft = start(network, 0, 1)
-    folded = fold_stable(draft, layer_of(draft, "relu1"), may_grow=True)
+    folded = fold_stable(draft, layer_of(draft, "relu1"))
     assert folded.network.neurons == 0
     assert assert_true(network, folded, 0, 1) < 1e-12
 
@@ -47,13 +47,13 @@ def test_what_is_proven_of_the_rounding_is_true(seed):
 def test_other_layers_stay(bias):
     network = dense(linear([[1, 0], [0, 1]], bias), linear([[1, 1]]))
     draft = start(network, 0, 1)
-    assert fold_stable(draft, layer_of(draft, "relu1"), may_grow=True) is draft
+    assert fold_stable(draft, layer_of(draft, "relu1")) is draft
 
 
 def test_a_layer_that_nobody_reads_stays():
     network = graph(1, [("a", linear([[1]], [1]), "x"), ("r", Relu(), "a"), ("y", linear([[2]]), "x")], "y")
     draft = start(network, 0, 1)
-    assert fold_stable(draft, layer_of(draft, "r"), may_grow=True) is draft
+    assert fold_stable(draft, layer_of(draft, "r")) is draft
     assert_holds(network, compressed(network, 0, 1), 0, 1)
 
 
@@ -61,8 +61,8 @@ def test_folding_a_bottleneck_would_grow_the_network_and_only_the_paper_does_tha
     network = dense(linear(np.ones((1, 4)), [1]), linear(np.ones((5, 1))))
     draft = start(network, 0, 1)
     layer = layer_of(draft, "relu1")
-    assert fold_stable(draft, layer, may_grow=False) is draft
-    grown = fold_stable(draft, layer, may_grow=True)
+    assert compressed(network, 0, 1).network.parameters == network.parameters
+    grown = fold_stable(draft, layer)
     assert grown.network.parameters > network.parameters
     assert grown.network.neurons == 0
     assert gap(network, grown.network, 0, 1) == 0
@@ -93,14 +93,15 @@ def test_products_that_overflow_leave_the_layer_as_it_is(dtype):
     for rewrites in ("leo++", "all"):
         result = compressed(network, 0, 1, rewrites=rewrites)
         assert_holds(network, result, 0, 1)
-        assert result.network is network
+        assert (result.network is network) == (rewrites == "leo++")
+        assert result.network["linear1"].operator.weight.item() == large
 
 
 def test_the_bound_holds_where_products_underflow():
     # The layer's value, 1.1e-400, is no float; what the reader makes of it, 1.4e-100, is.
     network = dense(linear([[1.1e-200]]), linear([[1.3e300]]))
     draft = start(network, 0, 1e-200)
-    folded = fold_stable(draft, layer_of(draft, "relu1"), may_grow=False)
+    folded = fold_stable(draft, layer_of(draft, "relu1"))
     assert folded is not draft
     assert gap(network, folded.network, 0, 1e-200) > 0
     assert_true(network, folded, 0, 1e-200)

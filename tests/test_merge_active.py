@@ -72,11 +72,11 @@ def test_the_last_hidden_layer_is_merged_too():
     assert_holds(network, result, 0, 1)
 
 
-def test_a_layer_of_constants_that_may_not_fold_keeps_one_neuron():
+def test_a_layer_of_constants_that_may_not_fold_keeps_one_value():
     network = dense(linear(np.zeros((2, 30)), [1, 2]), linear(np.ones((20, 2))))
     result = compressed(network, 0, 1, rewrites="all")
-    assert names(result) == ["merge-active"]
-    assert result.network.widths == [30, 1, 20]
+    assert names(result) == ["merge-active", "straighten"]
+    assert result.network.parameters == 30 + 1 + 20 + 20
 
 
 def test_a_tiny_row_with_a_large_bias_is_no_basis_for_others():

@@ -250,7 +250,7 @@ def test_a_collapse_takes_neurons_behind_it_for_what_they_stand_for():
     moved = replace(
         draft, identity={**draft.identity, "s": np.array([True])}, zero={**draft.zero, "s": np.array([False])}
     )
-    after = collapse(moved, network["r"], may_grow=True)
+    after = collapse(moved, network["r"])
     assert after.network["y"].operator.bias.tolist() == [-0.25]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +10,9 @@ from relutrim.network.graph import Network
 from relutrim.rewrite.draft import Step
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from relutrim.prove.stability import Stability
     from relutrim.prove.verdict import Evidence
+    from relutrim.rewrite.cost import Cost
     from relutrim.rewrite.pipeline import Rewritten
 
 NAME = "analyze"
@@ -37,23 +36,23 @@ class Again:
         network: Network,
         stability: Stability,
         result: Rewritten,
+        rewrite: Callable[..., Rewritten],
         weakest: Evidence,
-        allowed: Mapping[str, Tensor] | None,
+        cost: Cost,
     ) -> Rewritten:
-        """The result of as many rounds as make the network smaller; each ends with fewer parameters."""
+        """The result of as many rounds as make the network smaller; each ends with one that costs less."""
         from relutrim.prove.cascade import LAST_SECONDS
-        from relutrim.rewrite.pipeline import rewrite
 
         before, spent = network, stability.seconds
-        while result.network.parameters < before.parameters and stability.undecided(weakest):
+        while cost.of(result.network) < cost.of(before) and stability.undecided(weakest):
             left = None if self.time_limit is None else self.time_limit - spent
             if (LAST_SECONDS - spent if left is None else left) <= 0:
                 break
             before = result.network
             stability = self.analyse(before, left, stability.witnesses)
             spent += stability.seconds
-            found = rewrite(before, stability, weakest=weakest, allowed=allowed, moved=result.moved)
-            if found.network.parameters < before.parameters:
+            found = rewrite(before, stability, moved=result.moved)
+            if cost.of(found.network) < cost.of(before):
                 text = f"decided again: {stability.undecided(weakest)} neurons are undecided now"
                 result = replace(found, steps=(*result.steps, Step(NAME, "", text), *found.steps))
         return result

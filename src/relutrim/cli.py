@@ -18,6 +18,7 @@ from relutrim._version import __version__
 from relutrim.cli_domain import ManyNumbers, domain_options, read_array, take_domain
 from relutrim.errors import InputError, RelutrimError, one_line
 from relutrim.milp.settings import BIG_M, INJECTIONS, METHODS, SOLVERS, UNTIL
+from relutrim.rewrite.cost import Cost
 
 if TYPE_CHECKING:
     from relutrim.network import Network
@@ -245,6 +246,13 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
     "half a unit in the last place of its largest value, or by EPS.",
 )
 @click.option(
+    "--cost",
+    type=click.Choice([cost.value for cost in Cost]),
+    default="parameters",
+    show_default=True,
+    help="What to make smaller: the numbers in the file, or the multiplications of one evaluation.",
+)
+@click.option(
     "--evidence",
     type=click.Choice(["proof", "solver", "data"]),
     default="proof",
@@ -270,6 +278,7 @@ def compress(
     details: bool,
     rewrites: str,
     tolerance: str,
+    cost: str,
     evidence: str,
     dtype: str | None,
     latency: bool,
@@ -291,6 +300,7 @@ def compress(
             progress=progress,
             rewrites=rewrites,
             tolerance=tolerance,
+            cost=cost,
             evidence=evidence,
             dtype=dtype,
             **arguments,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,7 @@ class Compression:
     rewrites: str
     evidence: str
     tolerance: str | float = "exact"
+    cost: str = "parameters"
     certificate: None = None
 
     @property
@@ -80,9 +82,8 @@ class Compression:
         """The same network compressed with another tolerance, by the verdicts that are known already, and
         observed in ``dtype`` (None: the same as here).
         """
-        tolerance = parsed_tolerance(tolerance)
-        dtype = _checked_dtype(dtype or self.deviation.dtype, self.original)
-        found = _rewritten(self.original, self.stability, tolerance, "all", self.evidence, None, dtype)
+        wish = Wish(tolerance, "all", self.evidence, self.cost, dtype or self.deviation.dtype)
+        found = _rewritten(self.original, self.stability, wish.checked(self.original), None)
         return replace(found, model=_same_kind(self.model, found.stored))
 
     def latency(self) -> Latency:
@@ -114,6 +115,7 @@ def compress(
     tolerance: str | float = "exact",
     rewrites: str = "all",
     evidence: str = "proof",
+    cost: str = "parameters",
     dtype: str | None = None,
     method: str = "auto",
     time_limit: float | None = None,
@@ -133,6 +135,7 @@ def compress(
     or ``leo++`` for the paper's algorithm. ``tolerance`` is how far an output may move on the domain, weights
     as stored: ``exact`` allows nothing but the rounding of re-written weights, ``rounding`` half a unit in
     the last place (of the file's type) of the largest value an output was seen to take, a number that much.
+    ``cost`` is what to make smaller, ``parameters`` or ``multiply-adds``; the result never has more of them.
     ``evidence`` is the weakest that a rewrite may rest on; anything but ``proof`` gives up the guarantee.
     ``dtype`` is the type to observe both networks in, beside what is proven: ``float32``, ``float64`` or
     ``bfloat16-check`` (None: the file's); what is stored does not depend on it. The other options are those
@@ -148,6 +151,7 @@ def compress(
         tolerance=tolerance,
         rewrites=rewrites,
         evidence=evidence,
+        cost=cost,
         dtype=dtype,
         method=method,
         time_limit=time_limit,
@@ -170,6 +174,7 @@ def compress_network(
     tolerance: str | float = "exact",
     rewrites: str = "all",
     evidence: str = "proof",
+    cost: str = "parameters",
     dtype: str | None = None,
     data: Any = None,
     **analysis: Any,
@@ -177,16 +182,7 @@ def compress_network(
     """:func:`compress` for a model that is a :class:`Network` already; ``analysis`` are the options of the
     analysis.
     """
-    from relutrim.rewrite.pipeline import REWRITES
-
-    if rewrites not in REWRITES:
-        raise InputError(f"there is no set of rewrites {rewrites!r}; choose one of {', '.join(REWRITES)}")
-    if evidence not in EVIDENCE:
-        raise InputError(f"there is no evidence {evidence!r}; choose one of {', '.join(EVIDENCE)}")
-    tolerance = parsed_tolerance(tolerance)
-    if tolerance != "exact" and rewrites != "all":
-        raise InputError(f"rewrites {rewrites!r} are exact; a tolerance needs rewrites 'all'")
-    dtype = _checked_dtype(dtype, network)
+    wish = Wish(tolerance, rewrites, evidence, cost, dtype).checked(network)
 
     def analyse(smaller: Network, time_limit: float | None, data: Any) -> Stability:
         found = analyze_network(smaller, domain, data=data, **{**analysis, "time_limit": time_limit})
@@ -196,33 +192,58 @@ def compress_network(
 
     stability = analyse(network, analysis.get("time_limit"), data)
     again = Again(analyse, analysis.get("time_limit")) if analysis.get("method") != "data" else None
-    return _rewritten(network, stability, tolerance, rewrites, evidence, data, dtype, again)
+    return _rewritten(network, stability, wish, data, again)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How to compress, as a user says it."""
+
+    tolerance: str | float
+    rewrites: str
+    evidence: str
+    cost: str
+    dtype: str | None
+
+    def checked(self, network: Network) -> Wish:
+        """The same, if it makes sense."""
+        from relutrim.observe import checked_dtype
+        from relutrim.rewrite.cost import Cost
+        from relutrim.rewrite.pipeline import REWRITES
+
+        for word, value, choices in (
+            ("set of rewrites", self.rewrites, REWRITES),
+            ("evidence", self.evidence, EVIDENCE),
+            ("cost", self.cost, list(Cost)),
+        ):
+            if value not in choices:
+                raise InputError(f"there is no {word} {value!r}; choose one of {', '.join(choices)}")
+        tolerance = parsed_tolerance(self.tolerance)
+        if tolerance != "exact" and self.rewrites != "all":
+            raise InputError(f"rewrites {self.rewrites!r} are exact; a tolerance needs rewrites 'all'")
+        return replace(self, tolerance=tolerance, dtype=checked_dtype(self.dtype, network))
 
 
 def _rewritten(
-    network: Network,
-    stability: Stability,
-    tolerance: str | float,
-    rewrites: str,
-    evidence: str,
-    data: Any,
-    dtype: str,
-    again: Again | None = None,
+    network: Network, stability: Stability, wish: Wish, data: Any, again: Again | None = None
 ) -> Compression:
     """What verdicts allow for."""
     from relutrim.observe import observe
+    from relutrim.rewrite.cost import Cost
     from relutrim.rewrite.pipeline import rewrite
     from relutrim.search.climb import gradients
 
-    weakest = EVIDENCE[evidence]
-    allowed = allowed_deviation(network, stability, tolerance, data)
-    result = rewrite(network, stability, rewrites=rewrites, weakest=weakest, allowed=allowed)
-    if again is not None and rewrites == "all":
-        result = again.improve(network, stability, result, weakest, allowed)
+    weakest, cost = EVIDENCE[wish.evidence], Cost(wish.cost)
+    allowed = allowed_deviation(network, stability, wish.tolerance, data)
+    apply = partial(rewrite, rewrites=wish.rewrites, weakest=weakest, allowed=allowed, cost=cost)
+    result = apply(network, stability)
+    if again is not None and wish.rewrites == "all":
+        result = again.improve(network, stability, result, apply, weakest, cost)
     proved = weakest == Evidence.PROOF
+    assert wish.dtype is not None
     with gradients():
-        seen = observe(network, result.stored, stability, data, "float32", dtype)
-    single, deployed = seen.by_type["float32"], seen.by_type[dtype]
+        seen = observe(network, result.stored, stability, data, "float32", wish.dtype)
+    single, deployed = seen.by_type["float32"], seen.by_type[wish.dtype]
     return Compression(
         model=result.stored,
         original=network,
@@ -237,21 +258,16 @@ def _rewritten(
             single.own_error,
             seen.inputs,
             seen.found,
-            dtype,
+            wish.dtype,
             deployed.difference,
             deployed.own_error,
             deployed.predictions,
         ),
-        rewrites=rewrites,
-        evidence=evidence,
-        tolerance=tolerance,
+        rewrites=wish.rewrites,
+        evidence=wish.evidence,
+        tolerance=wish.tolerance,
+        cost=wish.cost,
     )
-
-
-def _checked_dtype(dtype: str | None, network: Network) -> str:
-    from relutrim.observe import checked_dtype
-
-    return checked_dtype(dtype, network)
 
 
 def parsed_tolerance(tolerance: str | float) -> str | float:

@@ -133,6 +133,12 @@ class Network:
         """
         return tuple(node for node in self.nodes if isinstance(node.operator, Relu))
 
+    def free_name(self, name: str) -> str:
+        """A name like ``name`` that no value has."""
+        while name in self.shapes:
+            name += "_"
+        return name
+
     def size(self, name: str) -> int:
         """How many numbers a value holds."""
         return math.prod(self.shapes[name])
@@ -190,6 +196,14 @@ class Network:
             for name, entries in zip(node.inputs, read, strict=True):
                 wanted[name] = wanted[name] | entries
         return [int(i) for i in np.flatnonzero(~wanted[self.input.name])]
+
+    @property
+    def multiply_adds(self) -> int:
+        """How many multiplications by a weight one evaluation takes: of a linear node one for each weight at
+        each leading position of its value, zeros included, of a scale one for each entry that it multiplies.
+        Biases, sums, ReLUs and reshapes multiply nothing.
+        """
+        return sum(node.operator.multiply_adds(self.size(node.name)) for node in self.nodes)
 
     def run(self, x: Tensor, *, until: Iterable[str] | None = None) -> dict[str, Tensor]:
         """Every value on a batch of inputs, in the dtype and on the device of ``x``, up to the last of

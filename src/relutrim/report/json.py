@@ -53,6 +53,7 @@ def size_json(network: Network) -> dict[str, Any]:
         "neurons": network.neurons,
         "connections": network.connections,
         "parameters": network.parameters,
+        "multiply_adds": network.multiply_adds,
         "zeros": network.zeros,
         "bytes": network.parameters * width,
     }
@@ -115,6 +116,7 @@ def compression_json(
         "rewrite_set": result.rewrites,
         "evidence_required": result.evidence,
         "tolerance": result.tolerance,
+        "cost": result.cost,
         "original": size_json(result.original),
         "compressed": size_json(result.stored),
         "rewrites": [step.as_dict() | {"deviation": _number(step.deviation)} for step in result.steps],

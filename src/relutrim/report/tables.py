@@ -102,7 +102,11 @@ def show_compression(result: Compression, console: Console, latency: Latency | N
         ("neurons", before.neurons, after.neurons),
         ("connections", before.connections, after.connections),
         ("parameters", before.parameters, after.parameters),
+        ("multiply-adds", before.multiply_adds, after.multiply_adds),
     ):
+        same = (old, new) == (before.connections, after.connections)
+        if word == "multiply-adds" and same and result.cost != word:
+            continue  # so it is without scales
         table.add_row(word, f"{old:,}", f"{new:,}", f"{100 * (old - new) / old:.1f}%" if old else "")
     if after.zeros or before.zeros:
         table.add_row("zero weights", f"{before.zeros:,}", f"{after.zeros:,}", "")

@@ -47,7 +47,7 @@ def carry_linear(draft: Draft, layer: DenseLayer, share: Share | None = None) ->
     """The draft in which no more neurons of the layer are linear than its readers can tell apart; with a
     share of what the outputs may move, than they need to.
     """
-    active = np.flatnonzero(draft.identity[layer.relu.name])
+    active = np.flatnonzero(layer.active(draft))
     if not layer.readers or not len(active):
         return draft
     weight, bias = layer.operator.weight[active], layer.operator.bias[active]
@@ -92,16 +92,16 @@ def carry_linear(draft: Draft, layer: DenseLayer, share: Share | None = None) ->
     rows = np.concatenate([layer.operator.weight[others], carriers.weight])
     shifts = np.concatenate([layer.operator.bias[others], carriers.bias])
     change[layer.linear.name] = Node(layer.linear.name, Linear(rows, shifts), layer.linear.inputs)
-    gone = len(active) - len(carriers.bias)
-    text = f"{len(carriers.bias)} neurons carry the linear part of {len(active)} active ones"
+    gone = layer.neurons(len(active) - len(carriers.bias))
+    text = f"{len(carriers.bias)} {layer.entries} carry the linear part of {len(active)} active ones"
     kept = torch.as_tensor(others)
     news = np.zeros(len(carriers.bias), dtype=np.bool_)
     return draft.rewritten(
         draft.network.edit(change=change),
         Step(NAME, layer.relu.name, text, gone),
         moved=moved,
-        identity={layer.relu.name: np.concatenate([draft.identity[layer.relu.name][others], ~news])},
-        zero={layer.relu.name: np.concatenate([draft.zero[layer.relu.name][others], news])},
+        identity={layer.relu.name: np.concatenate([layer.active(draft)[others], ~news])},
+        zero={layer.relu.name: np.concatenate([layer.inactive(draft)[others], news])},
         ranges={
             layer.linear.name: _joined(draft.ranges[layer.linear.name], kept, pre),
             # They stand for the identity: where their range dips below 0, so does their value.
@@ -151,13 +151,15 @@ def _nearly(product: Array, radius: Array, share: Share) -> _Factors | None:
 def _carriers(
     draft: Draft, layer: DenseLayer, rows: Array, outward: Array, dtype: str
 ) -> tuple[Linear, Interval] | None:
-    """The rows with biases that keep them non-negative on the domain, and the range of their values."""
+    """The rows with biases that keep them non-negative on the domain, and the range of their values. Without
+    a ReLU there is nothing to keep: the biases are 0.
+    """
     if not finite(rows):
         return None
     plain = Linear(rows, np.zeros(len(rows)))
     span = node_interval(Node("", plain, layer.linear.inputs), dict(draft.ranges))
     # What is known of the old neurons may say more than the layer's inputs do.
-    active = np.flatnonzero(draft.identity[layer.relu.name])
+    active = np.flatnonzero(layer.active(draft))
     weight, bias = layer.operator.weight[active], layer.operator.bias[active]
     pre = draft.ranges[layer.linear.name]
     lo, hi = (end[0].numpy()[active] for end in (pre.lo, pre.hi))
@@ -175,6 +177,8 @@ def _carriers(
     )
     both = span.meet(known)
     lower, upper = both.lo[0].numpy(), both.hi[0].numpy()
+    if layer.straight:
+        return plain, both
     shift = held(-lower + _SLACK * (upper - lower + np.abs(lower)), dtype)
     if not finite(shift):
         return None

@@ -21,9 +21,8 @@ from relutrim.rewrite.layers import finite
 NAME = "collapse"
 
 
-def collapse(draft: Draft, relu: Node, *, may_grow: bool) -> Draft:
-    """The constant network, if the ReLU is inactive as a whole (or empty), nothing gets past it, and (unless
-    ``may_grow``) one linear node from the input to the outputs is no larger than the network.
+def collapse(draft: Draft, relu: Node) -> Draft:
+    """The constant network, if the ReLU is inactive as a whole (or empty) and nothing gets past it.
 
     ReLUs behind this one that stand for the identity are the identity: fusing may have moved them below 0.
     """
@@ -38,8 +37,6 @@ def collapse(draft: Draft, relu: Node, *, may_grow: bool) -> Draft:
         return draft
     nodes, moved = _constants(network, values)
     constant = replace(network, nodes=tuple(nodes))
-    if constant.parameters > network.parameters and not may_grow:
-        return draft
     size = network.size(relu.name)
     step = Step(
         NAME, relu.name, f"all {size} neurons are inactive, so the network is constant", network.neurons
@@ -65,7 +62,7 @@ def _constants(network: Network, values: dict[str, Interval]) -> tuple[list[Node
     moved = {}
     flat = network.input.name
     if len(network.input.shape) != 1:
-        flat = _free(network, f"{network.input.name}.flat")
+        flat = network.free_name(f"{network.input.name}.flat")
         nodes.append(Node(flat, Reshape(network.input.shape, (network.input.size,)), (network.input.name,)))
     for source in network.sources:
         value, shape = values[source], network.shapes[source]
@@ -74,17 +71,10 @@ def _constants(network: Network, values: dict[str, Interval]) -> tuple[list[Node
         if len(shape) == 1:
             nodes.append(Node(source, linear, (flat,)))
         else:
-            name = _free(network, f"{source}.flat")
+            name = network.free_name(f"{source}.flat")
             nodes.append(Node(name, linear, (flat,)))
             nodes.append(Node(source, Reshape((centre.numel(),), shape), (name,)))
     return nodes, moved
-
-
-def _free(network: Network, name: str) -> str:
-    """A name like ``name`` that no value of the network has."""
-    while name in network.shapes:
-        name += "_"
-    return name
 
 
 def _with_flat_input(draft: Draft, nodes: list[Node]) -> dict[str, Interval]:

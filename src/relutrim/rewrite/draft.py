@@ -130,7 +130,10 @@ class Draft:
             if local is not None and bool((local != 0).any()):
                 shift[node.name] = local * _SAFETY
                 known[node.name] = _widen(known[node.name], shift[node.name])
-        masks = {**self.identity, **(identity or {})}, {**self.zero, **(zero or {})}
+        masks = tuple(
+            {relu.name: {**old, **(new or {})}[relu.name] for relu in network.relus}
+            for old, new in ((self.identity, identity), (self.zero, zero))
+        )
         _sharpen(shift, network, masks[0], moved)
         deviation = dict(self.deviation)
         largest = 0.0

@@ -14,7 +14,7 @@ def drop_inactive(draft: Draft, layer: DenseLayer) -> Draft:
     """The draft without the inactive neurons of a layer. One stays if all are: a layer keeps at least one
     neuron.
     """
-    keep = ~draft.zero[layer.relu.name]
+    keep = ~layer.inactive(draft)
     if keep.all():
         return draft
     if not keep.any():

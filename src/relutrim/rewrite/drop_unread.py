@@ -23,5 +23,6 @@ def drop_unread(draft: Draft, layer: DenseLayer) -> Draft:
     if not gone or not layer.readers:
         return draft
     readers = {reader.name: columns(reader, keep) for reader in layer.readers}
-    step = Step(NAME, layer.relu.name, f"removed {gone} neurons that nobody reads", gone)
+    text = f"removed {gone} {layer.entries} that nobody reads"
+    step = Step(NAME, layer.relu.name, text, layer.neurons(gone))
     return keep_neurons(draft, layer, keep, readers, step)

@@ -1,7 +1,8 @@
-"""Fold: a layer whose neurons are all stable is linear, so its readers can read its input instead.
+"""Fold: a layer whose neurons are all stable, or that has no ReLU, is linear, so its readers can read its
+input instead.
 
 ``D (W x + b) + c`` over the active rows becomes ``(D W) x + (D b + c)``; the bias uses the readers' *old*
-weights.
+weights. Where the layer is a bottleneck, the product is larger than its factors: the pipeline decides.
 """
 
 from __future__ import annotations
@@ -15,11 +16,9 @@ from relutrim.rounding import ETA, gamma
 NAME = "fold-stable"
 
 
-def fold_stable(draft: Draft, layer: DenseLayer, *, may_grow: bool) -> Draft:
-    """The draft without the layer, if all of it is stable and (unless ``may_grow``) the network gets no
-    larger.
-    """
-    active, zero = draft.identity[layer.relu.name], draft.zero[layer.relu.name]
+def fold_stable(draft: Draft, layer: DenseLayer) -> Draft:
+    """The draft without the layer, if all of it is stable."""
+    active, zero = layer.active(draft), layer.inactive(draft)
     if not (active | zero).all() or not active.any() or not layer.readers:
         return draft
     weight, bias = layer.operator.weight[active], layer.operator.bias[active]
@@ -39,14 +38,9 @@ def fold_stable(draft: Draft, layer: DenseLayer, *, may_grow: bool) -> Draft:
         moved[reader.name] = gamma(terms) * size + terms * ETA * (2 + float(reach.sum()))
     network = draft.network.edit(change=change)
     grown = network.parameters - draft.network.parameters
-    if grown > 0 and not may_grow:
-        return draft
-    step = Step(
-        NAME,
-        layer.relu.name,
-        f"folded a layer of {layer.size} stable neurons ({grown:+d} parameters)",
-        layer.size,
-    )
+    what = "values without ReLUs" if layer.straight else "stable neurons"
+    text = f"folded a layer of {layer.size} {what} ({grown:+d} parameters)"
+    step = Step(NAME, layer.relu.name, text, layer.neurons(layer.size))
     return draft.rewritten(network, step, moved=moved)
 
 

@@ -19,6 +19,9 @@ from relutrim.rewrite.draft import Draft, Mask, Step
 class DenseLayer:
     """A linear node that only a ReLU reads, and the linear nodes that read the ReLU: rows and columns can go
     together.
+
+    Where linear nodes read the linear node itself, ``relu`` is that node: a layer without ReLUs is one whose
+    neurons are all active.
     """
 
     linear: Node
@@ -35,6 +38,28 @@ class DenseLayer:
     def size(self) -> int:
         """How many neurons."""
         return int(self.operator.weight.shape[0])
+
+    @property
+    def straight(self) -> bool:
+        """Whether there is no ReLU."""
+        return self.relu is self.linear
+
+    def neurons(self, count: int) -> int:
+        """How many neurons ``count`` entries are: none without a ReLU."""
+        return 0 if self.straight else count
+
+    @property
+    def entries(self) -> str:
+        """What the entries are called in a report."""
+        return "values" if self.straight else "neurons"
+
+    def active(self, draft: Draft) -> Mask:
+        """Which entries stand for the identity."""
+        return np.ones(self.size, dtype=np.bool_) if self.straight else draft.identity[self.relu.name]
+
+    def inactive(self, draft: Draft) -> Mask:
+        """Which entries stand for 0."""
+        return np.zeros(self.size, dtype=np.bool_) if self.straight else draft.zero[self.relu.name]
 
 
 def dense_layers(network: Network) -> list[DenseLayer]:
@@ -70,6 +95,21 @@ def dense_layer(network: Network, name: str) -> DenseLayer | None:
     return None
 
 
+def straight_layer(network: Network, name: str) -> DenseLayer | None:
+    """The layer without ReLUs that a linear node makes up, if linear nodes are all that reads it."""
+    if name not in network or network.is_output(name) or len(network.shapes[name]) != 1:
+        return None
+    node, readers = network[name], network.readers(name)
+    if readers and all(isinstance(one.operator, Linear) for one in (node, *readers)):
+        return DenseLayer(node, node, readers)
+    return None
+
+
+def any_layer(network: Network, name: str) -> DenseLayer | None:
+    """The layer of a ReLU, or of a linear node that none follows."""
+    return dense_layer(network, name) or straight_layer(network, name)
+
+
 def keep_neurons(
     draft: Draft,
     layer: DenseLayer,
@@ -92,8 +132,8 @@ def keep_neurons(
         draft.network.edit(change=change),
         step,
         moved=moved,
-        identity={layer.relu.name: draft.identity[layer.relu.name][rows]},
-        zero={layer.relu.name: draft.zero[layer.relu.name][rows]},
+        identity={layer.relu.name: layer.active(draft)[rows]},
+        zero={layer.relu.name: layer.inactive(draft)[rows]},
         ranges={
             name: Interval(draft.ranges[name].lo[:, index], draft.ranges[name].hi[:, index])
             for name in (layer.linear.name, layer.relu.name)

@@ -34,7 +34,7 @@ def merge_active(draft: Draft, layer: DenseLayer) -> Draft:
     """The draft in which the layer's active neurons are linearly independent, as far as that can be had
     exactly.
     """
-    active = np.flatnonzero(draft.identity[layer.relu.name])
+    active = np.flatnonzero(layer.active(draft))
     values = draft.reach(layer.linear.name)[0].numpy()[active]
     basis, rest, factors = dependent_rows(layer.operator.weight[active], values)
     if len(rest) and len(rest) == layer.size:
@@ -57,8 +57,9 @@ def merge_active(draft: Draft, layer: DenseLayer) -> Draft:
             return draft
         readers[reader.name] = Linear(weight[:, keep], bias)
         moved[reader.name] = _residual(draft, layer, old, weight, bias, active, kept)
-    text = f"merged {len(active)} active neurons into {len(kept)} of them"
-    return keep_neurons(draft, layer, keep, readers, Step(NAME, layer.relu.name, text, len(gone)), moved)
+    text = f"merged {len(active)} active {layer.entries} into {len(kept)} of them"
+    step = Step(NAME, layer.relu.name, text, layer.neurons(len(gone)))
+    return keep_neurons(draft, layer, keep, readers, step, moved)
 
 
 def dependent_rows(rows: Array, values: Array | None = None) -> tuple[np.ndarray, np.ndarray, Array]:

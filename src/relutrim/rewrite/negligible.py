@@ -44,7 +44,8 @@ def drop_negligible(draft: Draft, layer: DenseLayer, budget: Budget, part: float
             return draft
         readers[reader.name] = Linear(old.weight[:, keep], found[0].bias)
         moved[reader.name] = found[1]
-    step = Step(NEURONS, layer.relu.name, f"removed {len(gone)} neurons of little effect", len(gone))
+    text = f"removed {len(gone)} {layer.entries} of little effect"
+    step = Step(NEURONS, layer.relu.name, text, layer.neurons(len(gone)))
     return keep_neurons(draft, layer, keep, readers, step, moved)
 
 

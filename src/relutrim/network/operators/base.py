@@ -71,6 +71,12 @@ class Operator(ABC):
         """Per input, the entries that some ``wanted`` entry of the result may depend on: too many is safe."""
         return [np.full(shape, wanted.any()) for shape in inputs]
 
+    def multiply_adds(self, entries: int) -> int:
+        """How many numbers are multiplied by a weight to compute a value of so many entries. Adding a bias,
+        adding values and moving numbers count nothing.
+        """
+        return 0
+
     def _tensor(self, name: str, like: Tensor, make: Callable[[], npt.NDArray[Any]]) -> Tensor:
         """A parameter-derived array as a tensor beside ``like``, made once per device and dtype."""
         import torch

@@ -60,6 +60,9 @@ class Linear(Affine):
     def reads(self, wanted: Mask, inputs: Sequence[Shape]) -> list[Mask]:
         return [np.asarray(wanted @ (self.weight != 0))]
 
+    def multiply_adds(self, entries: int) -> int:
+        return entries * int(self.weight.shape[1])
+
     @property
     def terms(self) -> int:
         return int(max(self.weight.shape)) + 1

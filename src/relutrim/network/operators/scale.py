@@ -109,6 +109,9 @@ class Scale(Affine):
     def reads(self, wanted: Mask, inputs: Sequence[Shape]) -> list[Mask]:
         return [wanted & ((self.scale != 0) | (self.scale_radius != 0))]
 
+    def multiply_adds(self, entries: int) -> int:
+        return entries if (self.scale != 1).any() else 0
+
     @property
     def terms(self) -> int:
         return 2

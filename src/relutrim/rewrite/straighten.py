@@ -1,0 +1,34 @@
+"""Straighten: a ReLU whose neurons are all active is the identity, so its readers read its input instead.
+Exact: no weight changes.
+
+This is for layers that are linear but stay, because folding them would make the network larger (a
+bottleneck), or because something else than linear nodes reads them. The ReLU goes, and with it the need to
+keep its inputs above 0.
+"""
+
+from __future__ import annotations
+
+from relutrim.network.graph import Node
+from relutrim.rewrite.draft import Draft, Step
+
+NAME = "straighten"
+
+
+def straighten(draft: Draft) -> Draft:
+    """The draft without ReLUs that are active as a whole. One that is an output or that nobody reads stays,
+    and so does an empty one.
+    """
+    for relu in draft.network.relus:
+        network, source = draft.network, relu.inputs[0]
+        active, readers = draft.identity[relu.name], network.readers(relu.name)
+        if not active.all() or not active.size or not readers or network.is_output(relu.name):
+            continue
+        change: dict[str, Node | None] = {relu.name: None}
+        for reader in readers:
+            inputs = tuple(source if name == relu.name else name for name in reader.inputs)
+            change[reader.name] = Node(reader.name, reader.operator, inputs)
+        # Both hold the same numbers, and either range may be the tighter one.
+        both = draft.ranges[source].meet(draft.ranges[relu.name])
+        step = Step(NAME, relu.name, f"removed the ReLUs of {active.size} active neurons", int(active.size))
+        draft = draft.rewritten(network.edit(change=change), step, ranges={source: both})
+    return draft
