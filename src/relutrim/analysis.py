@@ -132,14 +132,14 @@ def _decided(
     interrupted, counted = False, 0
     try:
         if method == "data":
-            counted = cascade.observe(_batches(rows))
+            counted = cascade.observe(batches(rows))
         elif method == "bounds":
             cascade.bound(search=False)
         elif milps is not None:
-            counted = cascade.observe(_batches(rows))
+            counted = cascade.observe(batches(rows))
             milps.run(method)
         else:
-            counted = cascade.run(_batches(rows))
+            counted = cascade.run(batches(rows))
     except KeyboardInterrupt:
         interrupted = True
     found = _conclude(cascade, domain, method, interrupted, 0 if rows is None else len(rows), counted)
@@ -237,7 +237,8 @@ def as_rows(data: Any, problem: Problem) -> Tensor | None:
     return array.reshape(len(array), size)
 
 
-def _batches(rows: Tensor | None) -> Iterator[Tensor]:
+def batches(rows: Tensor | None) -> Iterator[Tensor]:
+    """Rows in float64, some at a time."""
     if rows is not None:
         import torch
 

@@ -18,11 +18,14 @@ from relutrim._version import __version__
 from relutrim.cli_domain import ManyNumbers, domain_options, read_array, take_domain
 from relutrim.errors import InputError, RelutrimError, one_line
 from relutrim.milp.settings import BIG_M, INJECTIONS, METHODS, SOLVERS, UNTIL
+from relutrim.prove.verdict import Evidence
 from relutrim.rewrite.cost import Cost
 
 if TYPE_CHECKING:
+    from relutrim.holdout import Holdout
     from relutrim.network import Network
     from relutrim.prove.cascade import Progress
+    from relutrim.prove.stability import Stability
 
 F = TypeVar("F", bound=Callable[..., Any])
 INTERRUPTED = 130
@@ -138,6 +141,18 @@ _ANALYSIS = (
         "--data", type=click.Path(path_type=Path), metavar="X.npy", help="Inputs in raw units, one a row."
     ),
     click.option(
+        "--holdout",
+        type=click.Path(path_type=Path),
+        metavar="X.npy",
+        help="Other inputs, to see how often --method data is wrong.",
+    ),
+    click.option(
+        "--mask",
+        type=click.Path(path_type=Path),
+        metavar="M.npz",
+        help="Write which units are always 0, one array of bools per layer (of OUT, where there is one).",
+    ),
+    click.option(
         "--time-limit",
         type=float,
         metavar="S",
@@ -204,13 +219,21 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
 
         _keep_apart(output, model, options)
         check_target(output)
+    mask = _mask_target(model, options)
+    holdout = _held_out_rows(options)
     network, arguments = _prepared(model, options)
     source = model_json(network, model)
     from relutrim.analysis import analyze_network
 
     with _progress(as_json) as progress:
         stability = analyze_network(network, progress=progress, **arguments)
-    text = dumps(analysis_json(stability, source, details=details))
+    tested = _tested(stability, holdout)
+    if mask is not None:
+        from relutrim.masks import inactive_units, write_masks
+
+        weakest = Evidence.DATA if stability.method == "data" else Evidence.PROOF
+        write_masks(mask, inactive_units(stability, weakest))
+    text = dumps(analysis_json(stability, source, details=details, holdout=tested))
     if output is not None:
         from relutrim.formats.files import write_text
 
@@ -220,7 +243,7 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
     else:
         from relutrim.report.tables import console, show_stability
 
-        show_stability(stability, console())
+        show_stability(stability, console(), tested)
     if stability.interrupted:
         raise click.exceptions.Exit(_say("interrupted; undecided neurons are unknown", INTERRUPTED))
 
@@ -290,6 +313,8 @@ def compress(
 
     _keep_apart(out, model, options)
     check_writable(out)
+    mask = _mask_target(model, options)
+    holdout = _held_out_rows(options)
     network, arguments = _prepared(model, options)
     source = model_json(network, model)
     from relutrim.compression import compress_network
@@ -306,13 +331,19 @@ def compress(
             **arguments,
         )
     result.save(out)
+    if mask is not None:
+        from relutrim.masks import write_masks
+
+        write_masks(mask, result.masks)
+    tested = _tested(result.stability, holdout)
     measured = result.latency() if latency else None
     if as_json:
-        click.echo(dumps(compression_json(result, source, details=details, latency=measured)))
+        report = compression_json(result, source, details=details, latency=measured, holdout=tested)
+        click.echo(dumps(report))
     else:
         from relutrim.report.tables import console, show_compression
 
-        show_compression(result, console(), measured)
+        show_compression(result, console(), measured, tested)
         click.echo(f"written: {one_line(str(out))}")
 
 
@@ -360,6 +391,34 @@ def _prepared(model: Path, options: dict[str, Any]) -> tuple[Network, dict[str, 
     return network, {"domain": domain, "data": data, **options}
 
 
+def _mask_target(model: Path, options: dict[str, Any]) -> Path | None:
+    """Where masks go, if they are wanted; that they can go there is known before anything long starts."""
+    path: Path | None = options.pop("mask")
+    if path is not None:
+        from relutrim.formats.files import check_target
+
+        _keep_apart(path, model, options)
+        if path.suffix != ".npz":
+            raise InputError("masks are written as .npz; give the file that ending", where=str(path))
+        check_target(path)
+    return path
+
+
+def _held_out_rows(options: dict[str, Any]) -> Any:
+    path: Path | None = options.pop("holdout")
+    if path is not None and options["method"] != "data":
+        raise InputError("--holdout says how often data is wrong; use it with --method data")
+    return None if path is None else read_array(path)
+
+
+def _tested(stability: Stability, rows: Any) -> Holdout | None:
+    if rows is None:
+        return None
+    from relutrim.holdout import held_out
+
+    return held_out(stability, rows)
+
+
 def _loaded(model: Path, arch: str | None) -> Network:
     """The network. A factory may lie in the current folder, where Python looks only for ``python -m``."""
     from relutrim.formats import load
@@ -376,7 +435,14 @@ def _loaded(model: Path, arch: str | None) -> Network:
 
 def _keep_apart(output: Path, model: Path, options: dict[str, Any]) -> None:
     """What is read is never changed, so no output may take its place."""
-    for path in (model, options["data"], options["center"], options["vnnlib"], *options["constraint"]):
+    for path in (
+        model,
+        options["data"],
+        options.get("holdout"),
+        options["center"],
+        options["vnnlib"],
+        *options["constraint"],
+    ):
         if path is not None and path.exists() and output.exists() and output.samefile(path):
             raise InputError(
                 f"the output would replace the input {path}; choose another name", where=str(output)

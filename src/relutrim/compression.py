@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from relutrim.errors import InputError
 from relutrim.network.graph import Network
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence
-from relutrim.rewrite.draft import Step
+from relutrim.rewrite.draft import Mask, Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,6 +70,8 @@ class Compression:
     evidence: str
     tolerance: str | float = "exact"
     cost: str = "parameters"
+    masks: Mapping[str, Mask] = field(default_factory=dict, repr=False)
+    """Per ReLU of ``stored``, in its value's shape, which units are always 0 on the domain."""
     certificate: None = None
 
     @property
@@ -267,6 +270,7 @@ def _rewritten(
         evidence=wish.evidence,
         tolerance=wish.tolerance,
         cost=wish.cost,
+        masks=result.inactive,
     )
 
 

@@ -14,6 +14,7 @@ from relutrim.prove.verdict import Evidence, Verdict
 
 if TYPE_CHECKING:  # these load torch, which ``relutrim inspect`` does without
     from relutrim.compression import Compression, Deviation
+    from relutrim.holdout import Holdout
     from relutrim.latency import Latency
     from relutrim.prove.stability import LayerStability, Stability
 
@@ -84,7 +85,9 @@ def inspection_json(network: Network, path: Path) -> dict[str, Any]:
     }
 
 
-def analysis_json(stability: Stability, model: dict[str, Any], *, details: bool = False) -> dict[str, Any]:
+def analysis_json(
+    stability: Stability, model: dict[str, Any], *, details: bool = False, holdout: Holdout | None = None
+) -> dict[str, Any]:
     """What ``relutrim analyze`` prints."""
     return {
         "schema": "relutrim/analysis/1",
@@ -96,6 +99,7 @@ def analysis_json(stability: Stability, model: dict[str, Any], *, details: bool 
         "complete": stability.complete,
         "interrupted": stability.interrupted,
         "data": {"rows": stability.data_rows, "outside_domain": stability.data_rows_outside},
+        "holdout": None if holdout is None else {**vars(holdout), "share": holdout.share},
         "layers": [_layer(layer, details) for layer in stability.layers],
         "remarks": list(stability.remarks),
     }
@@ -107,9 +111,11 @@ def compression_json(
     *,
     details: bool = False,
     latency: Latency | None = None,
+    holdout: Holdout | None = None,
 ) -> dict[str, Any]:
     """What ``relutrim compress`` prints: the analysis, and what became of the network."""
-    analysis = analysis_json(result.stability, model or model_json(result.original), details=details)
+    source = model or model_json(result.original)
+    analysis = analysis_json(result.stability, source, details=details, holdout=holdout)
     return {
         **analysis,
         "schema": "relutrim/compression/1",

@@ -15,6 +15,7 @@ from relutrim.prove.verdict import Evidence, Verdict
 
 if TYPE_CHECKING:  # these load torch, which ``relutrim inspect`` does without
     from relutrim.compression import Compression, Deviation
+    from relutrim.holdout import Holdout
     from relutrim.latency import Latency
     from relutrim.prove.stability import Stability
 
@@ -61,7 +62,7 @@ def show_network(network: Network, console: Console) -> None:
     )
 
 
-def show_stability(stability: Stability, console: Console) -> None:
+def show_stability(stability: Stability, console: Console, holdout: Holdout | None = None) -> None:
     """Verdicts per layer, and what they rest on."""
     table = Table(
         _name("layer"),
@@ -86,15 +87,23 @@ def show_stability(stability: Stability, console: Console) -> None:
             f"{stability.data_rows_outside} of {stability.data_rows} data rows do not provably "
             "lie in the domain and were passed over"
         )
+    if holdout is not None:
+        share = "" if holdout.share is None else f" ({100 * holdout.share:.2f}%)"
+        console.print(
+            f"NOT EXACT: of {holdout.stable} neurons that the data leaves stable, "
+            f"{holdout.contradicted}{share} are not on {holdout.rows} held-out rows"
+        )
     for remark in stability.remarks:
         console.print(one_line(remark))
     if stability.interrupted:
         console.print("interrupted: neurons that were not decided by then are unknown")
 
 
-def show_compression(result: Compression, console: Console, latency: Latency | None = None) -> None:
+def show_compression(
+    result: Compression, console: Console, latency: Latency | None = None, holdout: Holdout | None = None
+) -> None:
     """The analysis, the sizes before and after, the rewrites, the deviation and the latency."""
-    show_stability(result.stability, console)
+    show_stability(result.stability, console, holdout)
     console.print()
     before, after = result.original, result.stored
     table = Table("", _right("before"), _right("after"), _right("removed"), show_edge=False)

@@ -19,7 +19,7 @@ from relutrim.rewrite.carry_linear import carry_linear
 from relutrim.rewrite.collapse import collapse
 from relutrim.rewrite.collinear import merge_multiples, split_opposites
 from relutrim.rewrite.cost import Cost
-from relutrim.rewrite.draft import Draft, Step
+from relutrim.rewrite.draft import Draft, Mask, Step
 from relutrim.rewrite.drop_inactive import drop_inactive
 from relutrim.rewrite.drop_unread import drop_unread
 from relutrim.rewrite.factor import factor, siblings
@@ -55,6 +55,8 @@ class Rewritten:
     deviation_stored: float
     moved: Mapping[str, Tensor]
     """Per source of an output, how far each entry can have moved in memory."""
+    inactive: Mapping[str, Mask]
+    """Per ReLU, in its value's shape, which units of ``stored`` are always 0."""
 
 
 def rewrite(
@@ -84,7 +86,7 @@ def rewrite(
             if not draft.steps or (rewrites != "leo++" and cost.least(original, draft) is original):
                 draft = original
             if _fits(draft, allowed):
-                return _finished(draft if allowed is None else sparsify(draft, allowed, cost))
+                return _finished(draft if allowed is None else sparsify(draft, allowed, cost), weakest)
     kept = _plain(original).stored()
     why = Step(
         "none",
@@ -92,7 +94,15 @@ def rewrite(
         "no deviation that is finite and allowed could be proved for the rewritten network, so it was left "
         "as it is",
     )
-    return Rewritten(network, kept.network, (why,), original.proven, kept.proven, original.deviation)
+    return Rewritten(
+        network,
+        kept.network,
+        (why,),
+        original.proven,
+        kept.proven,
+        original.deviation,
+        _inactive(kept, weakest),
+    )
 
 
 def _plain(draft: Draft) -> Draft:
@@ -134,9 +144,27 @@ def _fits(draft: Draft, allowed: Mapping[str, Tensor] | None) -> bool:
     )
 
 
-def _finished(draft: Draft) -> Rewritten:
+def _finished(draft: Draft, weakest: Evidence) -> Rewritten:
     memory, file = draft.realise(), draft.stored().realise()
-    return Rewritten(memory.network, file.network, memory.steps, memory.proven, file.proven, memory.deviation)
+    return Rewritten(
+        memory.network,
+        file.network,
+        memory.steps,
+        memory.proven,
+        file.proven,
+        memory.deviation,
+        _inactive(file, weakest),
+    )
+
+
+def _inactive(draft: Draft, weakest: Evidence) -> dict[str, Mask]:
+    """Which units are always 0 by their proven ranges, or by what the draft rests on where that is less."""
+    found = {}
+    for relu in draft.network.relus:
+        below = (draft.ranges[relu.inputs[0]].hi[0] <= 0).numpy()
+        told = draft.zero[relu.name].reshape(below.shape) & (weakest != Evidence.PROOF)
+        found[relu.name] = below | told
+    return found
 
 
 def _leo(draft: Draft, cost: Cost | None) -> Draft:
