@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from relutrim.latency import Latency
     from relutrim.observe import Predictions
     from relutrim.prove.cascade import Progress
+    from relutrim.rewrite.pipeline import Rewritten
 
 EVIDENCE = {"proof": Evidence.PROOF, "solver": Evidence.SOLVER, "data": Evidence.DATA}
 
@@ -86,8 +87,15 @@ class Compression:
         observed in ``dtype`` (None: the same as here).
         """
         wish = Wish(tolerance, "all", self.evidence, self.cost, dtype or self.deviation.dtype)
-        found = _rewritten(self.original, self.stability, wish.checked(self.original), None)
+        wish = wish.checked(self.original)
+        result = _rewritten(self.original, self.stability, wish, None)
+        found = _observed(self.original, self.stability, wish, None, result)
         return replace(found, model=_same_kind(self.model, found.stored))
+
+    def without_looking(self, tolerance: str | float) -> Rewritten:
+        """What :meth:`at` rewrites, without the time it takes to observe it."""
+        wish = Wish(tolerance, "all", self.evidence, self.cost, None).checked(self.original)
+        return _rewritten(self.original, self.stability, wish, None)
 
     def latency(self) -> Latency:
         """The size of both networks as ONNX, and their times with onnxruntime if that is installed."""
@@ -195,7 +203,8 @@ def compress_network(
 
     stability = analyse(network, analysis.get("time_limit"), data)
     again = Again(analyse, analysis.get("time_limit")) if analysis.get("method") != "data" else None
-    return _rewritten(network, stability, wish, data, again)
+    result = _rewritten(network, stability, wish, data, again)
+    return _observed(network, stability, wish, data, result)
 
 
 @dataclass(frozen=True)
@@ -229,12 +238,10 @@ class Wish:
 
 def _rewritten(
     network: Network, stability: Stability, wish: Wish, data: Any, again: Again | None = None
-) -> Compression:
+) -> Rewritten:
     """What verdicts allow for."""
-    from relutrim.observe import observe
     from relutrim.rewrite.cost import Cost
     from relutrim.rewrite.pipeline import rewrite
-    from relutrim.search.climb import gradients
 
     weakest, cost = EVIDENCE[wish.evidence], Cost(wish.cost)
     allowed = allowed_deviation(network, stability, wish.tolerance, data)
@@ -242,7 +249,17 @@ def _rewritten(
     result = apply(network, stability)
     if again is not None and wish.rewrites == "all":
         result = again.improve(network, stability, result, apply, weakest, cost)
-    proved = weakest == Evidence.PROOF
+    return result
+
+
+def _observed(
+    network: Network, stability: Stability, wish: Wish, data: Any, result: Rewritten
+) -> Compression:
+    """A rewritten network beside the original."""
+    from relutrim.observe import observe
+    from relutrim.search.climb import gradients
+
+    proved = EVIDENCE[wish.evidence] == Evidence.PROOF
     assert wish.dtype is not None
     with gradients():
         seen = observe(network, result.stored, stability, data, "float32", wish.dtype)

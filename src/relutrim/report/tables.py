@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -153,12 +154,12 @@ def show_compression(
     if latency is not None:
         _show_latency(latency, console)
     if result.tolerance == "exact" and result.rewrites == "all" and deviation.proven is not None:
-        more = result.at("rounding")
-        if more.stored.connections < after.connections and more.deviation.proven is not None:
+        more = result.without_looking("rounding")
+        if more.stored.connections < after.connections and math.isfinite(more.deviation_stored):
             share = 100 - 100 * more.stored.connections / before.connections
             console.print(
                 f"--tolerance rounding would remove {share:.1f}% of the connections, with a proven deviation "
-                f"of {more.deviation.proven:.2e}"
+                f"of {more.deviation_stored:.2e}"
             )
 
 
