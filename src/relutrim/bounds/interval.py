@@ -42,7 +42,8 @@ def settle_ties(
     if not isinstance(operator, Linear) or found.lo.ndim != 2:
         return found
     source = values[node.inputs[0]]
-    reach = 4 * gamma(operator.terms) * operator.magnitude([source.magnitude])
+    terms = operator.terms([tuple(source.lo.shape[1:])])
+    reach = 4 * gamma(terms) * operator.magnitude([source.magnitude])
     near = ((found.lo.abs() <= reach) | (found.hi.abs() <= reach)) & (reach > 0) & torch.isfinite(reach)
     rows = near[0].nonzero()[:, 0].tolist()
     ends = (source.lo[0].cpu().numpy(), source.hi[0].cpu().numpy())
@@ -70,7 +71,7 @@ def forward_radius(network: Network, values: dict[str, Interval]) -> dict[str, T
     """How far a float64 forward pass can be from the real value, for every node and any input of the domain.
 
     One radius for the whole domain, from the ranges in ``values``: each affine operator adds ``gamma |W|
-    |x|`` and passes on ``|W| r``; ReLU passes the radius on.
+    |x|`` and passes on ``|W| r``; ReLU passes the radius on, and max pooling the largest of each window.
     """
     from relutrim.network.operators import Affine
     from relutrim.rounding import ETA
@@ -80,13 +81,14 @@ def forward_radius(network: Network, values: dict[str, Interval]) -> dict[str, T
     for node in network.nodes:
         before = [radius[name] for name in node.inputs]
         operator = node.operator
+        total = operator.spread(before)
         if not isinstance(operator, Affine):
-            radius[node.name] = before[0]
+            radius[node.name] = total
             continue
         reach = [values[name].magnitude + r for name, r in zip(node.inputs, before, strict=True)]
-        total = operator.spread(before)
-        if operator.terms:
-            total = total + gamma(operator.terms) * operator.magnitude(reach) + operator.terms * ETA
+        terms = operator.terms([network.shapes[name] for name in node.inputs])
+        if terms:
+            total = total + gamma(terms) * operator.magnitude(reach) + terms * ETA
         fuzz = operator.fuzz(reach)
         radius[node.name] = total * (1 + 2.0**-20) if fuzz is None else (total + fuzz) * (1 + 2.0**-20)
     return radius

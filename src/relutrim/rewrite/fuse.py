@@ -122,8 +122,9 @@ def _rounding(fused: Linear, reach: Tensor, *terms: np.ndarray) -> Tensor:
     """
     sizes = sum((np.abs(term) for term in terms), np.zeros(fused.bias.shape))
     bias = torch.as_tensor(np.asarray(sizes))[None]
-    underflow = fused.terms * ETA * (2 + float(reach.sum()))
-    return gamma(fused.terms) * (fused.magnitude([reach]) + bias) + underflow
+    count = fused.terms([tuple(reach.shape[1:])])
+    underflow = count * ETA * (2 + float(reach.sum()))
+    return gamma(count) * (fused.magnitude([reach]) + bias) + underflow
 
 
 def _owned(network: Network, node: Node) -> bool:

@@ -60,16 +60,22 @@ class Linear(Affine):
     def reads(self, wanted: Mask, inputs: Sequence[Shape]) -> list[Mask]:
         return [np.asarray(wanted @ (self.weight != 0))]
 
+    def terms(self, inputs: Sequence[Shape]) -> int:
+        return self._terms
+
     @property
-    def terms(self) -> int:
+    def _terms(self) -> int:
         return int(max(self.weight.shape)) + 1
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         (x,) = inputs
         return x @ self._w(x).T + self._b(x)
 
-    def adjoint(self, forms: Tensor) -> list[Tensor]:
+    def adjoint(self, forms: Tensor, inputs: Sequence[Shape]) -> list[Tensor]:
         return [forms @ self._w(forms)]
+
+    def adjoint_spread(self, sizes: Tensor, inputs: Sequence[Shape]) -> list[Tensor]:
+        return [sizes @ self._abs_w(sizes)]
 
     def forward_rows(self, index: Tensor, like: Tensor) -> Tensor:
         """The rows of ``W`` at ``index``: what :meth:`adjoint` makes of unit forms, without a product."""
@@ -109,7 +115,7 @@ class Linear(Affine):
         """Rounding radius of ``with_plus @ W+ + with_minus @ W- + b``, zero where every product is exactly
         zero.
         """
-        radius = gamma(self.terms) * (magnitude + self._b(magnitude).abs()) + self.terms * ETA
+        radius = gamma(self._terms) * (magnitude + self._b(magnitude).abs()) + self._terms * ETA
         if bool((magnitude == 0).any()):  # no product at all, or products that underflow
             some_plus = self._tensor("w+ != 0", magnitude, lambda: (self.weight > 0).T)
             some_minus = self._tensor("w- != 0", magnitude, lambda: (self.weight < 0).T)
