@@ -10,7 +10,7 @@ from torch import Tensor
 from relutrim.bounds.interval import node_interval
 from relutrim.bounds.linear import Backward
 from relutrim.bounds.relaxation import Slope
-from relutrim.bounds.values import Interval
+from relutrim.bounds.values import Interval, flat
 from relutrim.domain.region import Region
 from relutrim.network.graph import Network
 from relutrim.network.operators import Affine, Relu
@@ -76,7 +76,7 @@ def _tighten(backward: BoxesBackward, name: str) -> list[Forms]:
     found = []
     for sign in (1.0, -1.0):
         pre = backward.values[name]
-        open_ = ~((pre.lo >= 0) | (pre.hi <= 0)).flatten(1)
+        open_ = flat(~((pre.lo >= 0) | (pre.hi <= 0)))
         boxes, index = open_.nonzero(as_tuple=True)
         for part in torch.split(torch.arange(len(boxes), device=boxes.device), min(_ROWS, backward.rows)):
             bounded = backward.neurons(name, index[part], sign, Slope.ADAPTIVE, boxes[part])

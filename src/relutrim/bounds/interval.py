@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relutrim.bounds.values import Interval
 from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Linear
+from relutrim.network.operators import Convolution, Linear
 from relutrim.rounding import gamma
 
 if TYPE_CHECKING:
@@ -34,28 +34,30 @@ def settle_ties(
 ) -> Interval:
     """Decide in rational arithmetic those ends that are too close to 0 for float64.
 
-    A sum such as 2 - 1 - 1 is exactly 0 and so a proof, but its rounding radius is not. Only linear nodes,
-    and only ends within the radius, of which a trained network has next to none; those that the deadline
-    leaves stay as they are.
+    A sum such as 2 - 1 - 1 is exactly 0 and so a proof, but its rounding radius is not. Only linear nodes and
+    convolutions, and only ends within the radius, of which a trained network has next to none; those that the
+    deadline leaves stay as they are.
     """
     operator = node.operator
-    if not isinstance(operator, Linear) or found.lo.ndim != 2:
+    if not isinstance(operator, Linear | Convolution) or (
+        isinstance(operator, Linear) and found.lo.ndim != 2
+    ):
         return found
     source = values[node.inputs[0]]
     terms = operator.terms([tuple(source.lo.shape[1:])])
     reach = 4 * gamma(terms) * operator.magnitude([source.magnitude])
     near = ((found.lo.abs() <= reach) | (found.hi.abs() <= reach)) & (reach > 0) & torch.isfinite(reach)
-    rows = near[0].nonzero()[:, 0].tolist()
+    rows = near.flatten().nonzero()[:, 0].tolist()
     ends = (source.lo[0].cpu().numpy(), source.hi[0].cpu().numpy())
     if not rows or not (np.isfinite(ends[0]).all() and np.isfinite(ends[1]).all()):
         return found
-    lo, hi = found.lo.clone(), found.hi.clone()
+    lo, hi = found.lo.clone().flatten(), found.hi.clone().flatten()
     for row in rows:
         if deadline is not None and deadline.passed:
             break
         low, high = operator.exact_extremes(row, *ends)
-        lo[0, row], hi[0, row] = _float_below(low), -_float_below(-high)
-    return found.meet(Interval(lo, hi))
+        lo[row], hi[row] = _float_below(low), -_float_below(-high)
+    return found.meet(Interval(lo.reshape(found.lo.shape), hi.reshape(found.hi.shape)))
 
 
 def _float_below(value: Fraction) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from relutrim.bounds.values import Interval, flat
 from relutrim.errors import NetworkError
 from relutrim.network.operators.base import Affine, Array, Mask, Shape, only, parameter
+from relutrim.network.operators.extremes import exact_extremes
 from relutrim.network.operators.windows import Padding, Places, read_through, taps, window_space
 from relutrim.rounding import ETA, gamma, widen_down, widen_up
 
@@ -122,6 +124,21 @@ class Convolution(Affine):
             some = some + self._correlate((with_minus != 0).to(magnitude), "w- != 0")
             radius = radius.where((magnitude != 0) | (some > 0), 0 * radius)
         return radius
+
+    def exact_extremes(self, row: int, lo: Array, hi: Array) -> tuple[Fraction, Fraction]:
+        """Smallest and largest value of the output at the flat index ``row`` over the box ``[lo, hi]``, in
+        rational arithmetic.
+        """
+        axes = self.taps(lo.shape)
+        channel, *position = np.unravel_index(row, (len(self.bias), *(len(places) for places in axes)))
+        places = [axis[p] for axis, p in zip(axes, position, strict=True)]
+        inside = [np.flatnonzero(place >= 0) for place in places]
+        inputs = self.weight.shape[1]
+        group = int(channel) // (len(self.bias) // self.groups)
+        own = np.arange(inputs)
+        weights = self.weight[channel][np.ix_(own, *inside)].ravel()
+        read = np.ix_(group * inputs + own, *(p[keep] for p, keep in zip(places, inside, strict=True)))
+        return exact_extremes(weights, float(self.bias[channel]), lo[read].ravel(), hi[read].ravel())
 
     def _correlate(self, x: Tensor, name: str) -> Tensor:
         from relutrim.network.operators.correlate import correlate
