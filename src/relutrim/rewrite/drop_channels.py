@@ -55,9 +55,7 @@ def drop_channels(draft: Draft) -> Draft:
 def _matters(draft: Draft) -> dict[str, Mask]:
     """Per value, which entries can be other than 0 and have a say in an output."""
     network = draft.network
-    nonzero: dict[str, Mask] = {network.input.name: np.ones(network.input.shape, dtype=np.bool_)}
-    for node in network.nodes:
-        nonzero[node.name] = _nonzero(draft, node, [nonzero[name] for name in node.inputs])
+    nonzero = can_be_nonzero(draft)
     wanted = {name: np.full(shape, network.is_output(name)) for name, shape in network.shapes.items()}
     for node in reversed(network.nodes):
         shapes = [network.shapes[name] for name in node.inputs]
@@ -65,6 +63,15 @@ def _matters(draft: Draft) -> dict[str, Mask]:
         for name, entries in zip(node.inputs, read, strict=True):
             wanted[name] = wanted[name] | entries
     return {name: wanted[name] & nonzero[name] for name in wanted}
+
+
+def can_be_nonzero(draft: Draft) -> dict[str, Mask]:
+    """Per value, which entries can be other than 0 on the domain."""
+    network = draft.network
+    found: dict[str, Mask] = {network.input.name: np.ones(network.input.shape, dtype=np.bool_)}
+    for node in network.nodes:
+        found[node.name] = _nonzero(draft, node, [found[name] for name in node.inputs])
+    return found
 
 
 def _nonzero(draft: Draft, node: Node, before: list[Mask]) -> Mask:
