@@ -146,7 +146,7 @@ def spatial_networks(
     for _ in range(draw(st.integers(1, steps))):
         shape = known[current]
         match draw(st.sampled_from(kinds)):
-            case "affine":
+            case "affine" if shape:
                 operator = draw(affine_operators(shape, flavour))
                 if prod(operator.output_shape([shape])) <= 2 * max_neurons:
                     current = add(operator, current)
@@ -154,12 +154,12 @@ def spatial_networks(
                 left -= prod(shape)
                 current = add(Relu(), current)
             case "scale":
-                entries = st.lists(strategies.FLAVOURS[flavour], min_size=1, max_size=1)
-                current = add(Scale.exactly(np.array(draw(entries)), np.array(draw(entries))), current)
+                numbers = strategies.FLAVOURS[flavour]
+                current = add(Scale.exactly(draw(numbers), draw(numbers)), current)
             case "add":
                 same = sorted(name for name, other in known.items() if other == shape)
                 current = add(Add(2), current, draw(st.sampled_from(same)))
-            case "concat":
+            case "concat" if shape:
                 axis = draw(st.integers(0, len(shape) - 1))
                 rest = (*shape[:axis], *shape[axis + 1 :])
                 fitting = sorted(
