@@ -200,6 +200,10 @@ BAD_MOVES = {
     "gather by numbers": ([op("Gather", ["x", "c"], axis=1)], {"c": numbers(3)}, "should hold integers"),
     "pad of the batch": ([op("Pad", ["x", "p"])], {"p": ints(1, 0, 0, 0)}, "pads the batch"),
     "pad beyond measure": ([op("Pad", ["x", "p"])], {"p": ints(0, 2**40, 0, 2**40)}, "more than the"),
+    "pad of nothing beyond measure": (
+        [op("Unsqueeze", ["x", "two"], "h"), op("Pad", ["h", "p"])],
+        {"two": ints(2), "p": ints(0, 2**40, -1, 0, 0, 0)}, "more than the",
+    ),
     "cut off more than there is": ([op("Pad", ["x", "p"])], {"p": ints(0, -2, 0, -2)}, "do not go with"),
     "too few pads": ([op("Pad", ["x", "p"])], {"p": ints(0, 1)}, "two numbers for each of 2 axes"),
     "reflected too far": ([op("Pad", ["x", "p"], mode="reflect")], {"p": ints(0, 3, 0, 0)}, "reflect more"),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from command_line import call
 from onnx_models import assert_reads, model, numbers, op
 from relutrim.errors import InputError, NetworkError, UnsupportedError
 from relutrim.formats import load, save
@@ -289,6 +290,14 @@ BAD_WINDOWS = {
         pool("MaxPool", (3, 4), kernel_shape=[2], strides=[4], ceil_mode=1, pads=[0, 1]), UnsupportedError,
         "begin behind the value",
     ),
+    "transposed with negative pads": (
+        conv((4, 8), (4, 1, 2), kind="ConvTranspose", bias=False, pads=[-(2**31), 2**62]), NetworkError,
+        "padding",
+    ),
+    "transposed with huge strides": (
+        conv((4, 8), (4, 1, 2), kind="ConvTranspose", bias=False, strides=[2**40]), UnsupportedError,
+        "more than",
+    ),
     "transposed to a wanted shape": (
         conv((3, 4, 4), W, kind="ConvTranspose", bias=False, output_shape=[9, 9]), UnsupportedError,
         "output_shape",
@@ -318,3 +327,19 @@ def test_the_place_of_the_maximum_is_refused():
     proto = model([node, op("Cast", ["where"], to=1)], ["n", 3, 4])
     with pytest.raises(UnsupportedError, match=r"'pool' .MaxPool.*'where' is used"):
         network_from_proto(proto)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "code", "words"),
+    [
+        ([op("Conv", ["x", "w"], "c"), op("Sigmoid", ["c"], "s"), op("Conv", ["s", "v"])], 3, "sigmoid_s"),
+        ([op("Conv", ["x", "w"], strides=[-1, 1])], 2, "conv_y"),
+    ],
+)
+def test_the_command_line_names_the_node(nodes, code, words, tmp_path, capsys):
+    path = tmp_path / "bad.onnx"
+    weights = {"w": numbers(2, 3, 1, 1), "v": numbers(2, 2, 1, 1)}
+    path.write_bytes(model(nodes, ["n", 3, 4, 4], weights).SerializeToString())
+    outcome = call(capsys, "inspect", path)
+    assert outcome.code == code
+    assert words in outcome.err.replace("\n", "")

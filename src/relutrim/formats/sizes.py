@@ -13,7 +13,8 @@ LARGEST_VALUE = 2**27
 
 def check_size(shape: Sequence[int], what: str = "it makes a value") -> None:
     """Refuse shapes that nothing here could hold, before anything is allocated."""
-    if math.prod(shape) > LARGEST_VALUE:
+    # A value without numbers costs nothing, but the lists of its indices do.
+    if max(math.prod(shape), *shape, 0) > LARGEST_VALUE:
         shown = " x ".join(str(size) for size in shape)
         raise UnsupportedError(
             f"{what} of {shown} numbers, more than the {LARGEST_VALUE} that relutrim holds; check its "

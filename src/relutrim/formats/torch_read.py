@@ -85,8 +85,8 @@ _FUNCTIONS: dict[Callable[..., Any], str] = {
 }
 _METHODS = set(HANDLERS) - {"linear", "dropout", "batch_norm", "getitem", "cat", "pad", *_SAME_NAME_F}
 _PASS_SHAPE = (
-    "pass input_shape=(...), the shape of one input without the batch axis, or let the factory named by --arch "
-    "return (module, shape)"
+    "pass input_shape=(...), the shape of one input without the batch axis, or let the factory named by "
+    "--arch return (module, shape)"
 )
 
 

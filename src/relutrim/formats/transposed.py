@@ -32,7 +32,8 @@ def spread_out(
     """
     axes = weight.ndim - 2
     lengths = {len(stride), len(padding), len(dilation), len(output_padding), len(shape) - 1}
-    if lengths != {axes} or min(*stride, *dilation) < 1:
+    least = min(*stride, *dilation, *weight.shape[2:], 1 + min(map(min, padding), default=0))
+    if lengths != {axes} or least < 1:
         raise NetworkError(
             f"strides {tuple(stride)}, dilations {tuple(dilation)} and padding {padding} do not go with a "
             f"kernel of shape {weight.shape} and a value of shape {shape}"
