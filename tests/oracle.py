@@ -4,8 +4,9 @@ Over a bounded polytope a ReLU network is continuous and piecewise affine. The a
 polytope into cells on each of which every pre-activation is affine, so its smallest and largest values are
 taken at vertices. The oracle keeps exactly these cells, each as the list of its vertices: it starts from the
 corners of the box, cuts by the domain's constraints, and then by each neuron's ``y = 0`` in topological
-order. A range is the smallest and largest value over vertices; no linear program is solved. Cells are closed
-and overlap on ``y = 0``, so minima and maxima are attained.
+order, and where two entries of a window of max pooling are equal. A range is the smallest and largest value
+over vertices; no linear program is solved. Cells are closed and overlap where they are cut, so minima and
+maxima are attained.
 
 Cost grows with the number of cells: fine for up to 4 inputs and about a dozen neurons.
 """
@@ -22,7 +23,8 @@ from math import prod
 
 import numpy as np
 
-from relutrim.network import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale
+from oracle_spatial import spatial, window_pairs
+from relutrim.network import Add, Linear, MaxPool, Network, Node, Output, Port, Relu, Reshape, Scale
 
 Point = tuple[Fraction, ...]
 Values = dict[str, list[Fraction]]
@@ -76,11 +78,11 @@ def outputs(network: Network, x: Sequence[Fraction]) -> list[Fraction]:
 
 @lru_cache(maxsize=32)
 def _steps(network: Network) -> list[tuple[Node, Callable[[list[list[Fraction]]], list[Fraction]]]]:
-    return [(node, _compute(node, network.shapes[node.inputs[0]])) for node in network.nodes]
+    return [(node, _compute(node, [network.shapes[name] for name in node.inputs])) for node in network.nodes]
 
 
-def _compute(node: Node, shape: tuple[int, ...]) -> Callable[[list[list[Fraction]]], list[Fraction]]:
-    operator = node.operator
+def _compute(node: Node, shapes: list[tuple[int, ...]]) -> Callable[[list[list[Fraction]]], list[Fraction]]:
+    operator, shape = node.operator, shapes[0]
     if isinstance(operator, Linear):
         # Only weights other than zero: sparse rows are frequent, and Fractions are slow.
         rows = [
@@ -108,7 +110,7 @@ def _compute(node: Node, shape: tuple[int, ...]) -> Callable[[list[list[Fraction
         return lambda inputs: [sum(terms, Fraction(0)) for terms in zip(*inputs, strict=True)]
     if isinstance(operator, Reshape):
         return lambda inputs: list(inputs[0])
-    raise NotImplementedError(f"node {node.name!r}: the oracle does not know {operator.kind}")
+    return spatial(operator, shapes)
 
 
 # Cells.
@@ -178,13 +180,13 @@ def exact_value_ranges(network: Network, domain: Polytope, names: Iterable[str])
     cells = [_start(domain)]
     bit = 1 << (2 * len(domain.lo) + 2 * len(domain.rows))
     for node in network.nodes:
-        if not isinstance(node.operator, Relu) or node.name not in needed:
+        if not isinstance(node.operator, Relu | MaxPool) or node.name not in needed:
             continue
         source = node.inputs[0]
-        for k in range(network.size(node.name)):
+        for k, other in _bends(node, network.shapes[source]):
             parts: list[Cell] = []
             for cell in cells:
-                values = [at(x)[source][k] for x, _ in cell]
+                values = [at(x)[source][k] - (0 if other is None else at(x)[source][other]) for x, _ in cell]
                 # A cell on one side of y = 0 needs no cut: the neuron is affine on it.
                 split = min(values) < 0 < max(values)
                 parts += _cut(cell, values, bit) if split else [cell]
@@ -196,6 +198,13 @@ def exact_value_ranges(network: Network, domain: Polytope, names: Iterable[str])
         columns = list(zip(*(at(x)[name] for x in points), strict=True))
         ranges[name] = [(min(column), max(column)) for column in columns]
     return ranges
+
+
+def _bends(node: Node, shape: tuple[int, ...]) -> list[tuple[int, int | None]]:
+    """Where a node is not affine: where an entry of its input is 0, or equal to another of its window."""
+    if isinstance(node.operator, Relu):
+        return [(k, None) for k in range(prod(shape))]
+    return list(window_pairs(node.operator, shape))
 
 
 def _upstream(network: Network, names: Iterable[str]) -> set[str]:

@@ -207,7 +207,7 @@ MODELS = {
     "Sigmoid within": unsupported(lambda: proto(around("Sigmoid")), "Sigmoid", "sigmoid_r", "cut the model"),
     "Tanh within": unsupported(lambda: proto(around("Tanh")), "tanh_r", "only nonlinearity"),
     "Softmax within": unsupported(lambda: proto(around("Softmax")), "Softmax", "softmax_r", "cut the model"),
-    "LeakyRelu": unsupported(lambda: proto(around("LeakyRelu")), "LeakyRelu", "leakyrelu_r", "ReLU"),
+    "Elu": unsupported(lambda: proto(around("Elu")), "Elu", "elu_r", "ReLU"),
     "LSTM": unsupported(lambda: proto(around("LSTM", 3)), "LSTM", "recurrent"),
     "Loop": unsupported(loop, "Loop", "control flow", "trace"),
     "product of values": unsupported(lambda: proto(around("Mul", 2)), "mul_r", "Mul"),

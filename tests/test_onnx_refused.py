@@ -67,13 +67,19 @@ BAD_GRAPHS = {
     "moved batch": ([op("Transpose", ["x"])], {}, UnsupportedError, "moves the batch axis"),
     "new front axis": ([op("Unsqueeze", ["x", "s"])], {"s": SHAPE([0])}, UnsupportedError, "front of"),
     "constant per row": ([op("Add", ["x", "c"])], {"c": numbers(2, 3)}, UnsupportedError, "rows of a batch"),
-    "expanding constant": (
-        [op("MatMul", ["x", "v"], "h"), op("Add", ["h", "c"])], {"v": numbers(3, 1), "c": C3},
-        UnsupportedError, "expands",
+    "constant that does not broadcast": (
+        [op("Add", ["x", "c"])], {"c": numbers(2)}, NetworkError, "does not broadcast",
     ),
-    "broadcast values": (
-        [op("MatMul", ["x", "v"], "h"), op("Add", ["h", "x"])], {"v": numbers(3, 1)},
-        UnsupportedError, "by broadcasting",
+    "values that do not broadcast": (
+        [op("MatMul", ["x", "v"], "h"), op("Add", ["h", "x"])], {"v": numbers(3, 2)},
+        NetworkError, "'add_y'.*do not broadcast",
+    ),
+    "summand larger than the product": (
+        [op("Gemm", ["x", "v", "c"])], {"v": numbers(3, 1), "c": C3}, NetworkError, "does not fit",
+    ),
+    "batch against another axis": (
+        [op("Unsqueeze", ["x", "s"], "h"), op("Add", ["h", "x"])], {"s": SHAPE([1])},
+        UnsupportedError, "batch of one meets another axis",
     ),
     "computed shape": (
         [op("Shape", ["x"], "s"), op("Reshape", ["x", "s"])], {}, UnsupportedError, "onnxsim",

@@ -415,7 +415,7 @@ REFUSED = {
     "view of batch": (lambda: made(lambda s, x: s.a(x).view(1, -1), a=lin), UnsupportedError, "node 'view'"),
     "batch size": (lambda: made(lambda s, x: s.a(x) * x.size(0), a=lin), UnsupportedError, "batch size"),
     "broadcast sum": (
-        lambda: made(lambda s, x: s.a(x) + s.b(x), a=lin, b=nn.Linear(4, 1)),
+        lambda: made(lambda s, x: s.a(x) + s.a(x).view(-1, 1, lin.out_features), a=lin),
         UnsupportedError,
         "add",
     ),

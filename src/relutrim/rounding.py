@@ -58,7 +58,11 @@ def widen_up(value: Tensor, radius: Tensor) -> Tensor:
 
 
 def require_ieee() -> None:
-    """Make sure the assumptions above hold in this process, or raise."""
+    """Make sure the assumptions above hold in this process, or raise.
+
+    Convolutions see to it themselves that cuDNN, which may choose FFT or Winograd, is left out in float64
+    (:mod:`relutrim.network.operators.correlate`).
+    """
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -10,10 +10,10 @@ from torch import Tensor
 from relutrim.bounds.interval import node_interval
 from relutrim.bounds.linear import Backward
 from relutrim.bounds.relaxation import Slope
-from relutrim.bounds.values import Interval
+from relutrim.bounds.values import Interval, flat
 from relutrim.domain.region import Region
 from relutrim.network.graph import Network
-from relutrim.network.operators import Relu
+from relutrim.network.operators import Affine, Relu
 from relutrim.rounding import ETA, gamma, widen_down
 
 _ROWS = 8192
@@ -64,7 +64,7 @@ def bound_boxes(
         values[node.name] = node_interval(node, values)
         if node.name in known:
             values[node.name] = values[node.name].meet(known[node.name])
-        after_relu = after_relu or isinstance(node.operator, Relu)
+        after_relu = after_relu or not isinstance(node.operator, Affine)
         if after_relu and any(isinstance(reader.operator, Relu) for reader in network.readers(node.name)):
             found += _tighten(backward, node.name)
         if node.name == until:
@@ -76,9 +76,9 @@ def _tighten(backward: BoxesBackward, name: str) -> list[Forms]:
     found = []
     for sign in (1.0, -1.0):
         pre = backward.values[name]
-        open_ = ~((pre.lo >= 0) | (pre.hi <= 0)).flatten(1)
+        open_ = flat(~((pre.lo >= 0) | (pre.hi <= 0)))
         boxes, index = open_.nonzero(as_tuple=True)
-        for part in torch.split(torch.arange(len(boxes), device=boxes.device), _ROWS):
+        for part in torch.split(torch.arange(len(boxes), device=boxes.device), min(_ROWS, backward.rows)):
             bounded = backward.neurons(name, index[part], sign, Slope.ADAPTIVE, boxes[part])
             pre = pre.tightened(boxes[part] * open_.shape[1] + index[part], sign, bounded.lower)
             found.append(Forms(name, sign, boxes[part], index[part], bounded.forms))

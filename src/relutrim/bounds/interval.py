@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relutrim.bounds.values import Interval
 from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Linear
+from relutrim.network.operators import Convolution, Linear
 from relutrim.rounding import gamma
 
 if TYPE_CHECKING:
@@ -34,27 +34,30 @@ def settle_ties(
 ) -> Interval:
     """Decide in rational arithmetic those ends that are too close to 0 for float64.
 
-    A sum such as 2 - 1 - 1 is exactly 0 and so a proof, but its rounding radius is not. Only linear nodes,
-    and only ends within the radius, of which a trained network has next to none; those that the deadline
-    leaves stay as they are.
+    A sum such as 2 - 1 - 1 is exactly 0 and so a proof, but its rounding radius is not. Only linear nodes and
+    convolutions, and only ends within the radius, of which a trained network has next to none; those that the
+    deadline leaves stay as they are.
     """
     operator = node.operator
-    if not isinstance(operator, Linear) or found.lo.ndim != 2:
+    if not isinstance(operator, Linear | Convolution) or (
+        isinstance(operator, Linear) and found.lo.ndim != 2
+    ):
         return found
     source = values[node.inputs[0]]
-    reach = 4 * gamma(operator.terms) * operator.magnitude([source.magnitude])
+    terms = operator.terms([tuple(source.lo.shape[1:])])
+    reach = 4 * gamma(terms) * operator.magnitude([source.magnitude])
     near = ((found.lo.abs() <= reach) | (found.hi.abs() <= reach)) & (reach > 0) & torch.isfinite(reach)
-    rows = near[0].nonzero()[:, 0].tolist()
+    rows = near.flatten().nonzero()[:, 0].tolist()
     ends = (source.lo[0].cpu().numpy(), source.hi[0].cpu().numpy())
     if not rows or not (np.isfinite(ends[0]).all() and np.isfinite(ends[1]).all()):
         return found
-    lo, hi = found.lo.clone(), found.hi.clone()
+    lo, hi = found.lo.clone().flatten(), found.hi.clone().flatten()
     for row in rows:
         if deadline is not None and deadline.passed:
             break
         low, high = operator.exact_extremes(row, *ends)
-        lo[0, row], hi[0, row] = _float_below(low), -_float_below(-high)
-    return found.meet(Interval(lo, hi))
+        lo[row], hi[row] = _float_below(low), -_float_below(-high)
+    return found.meet(Interval(lo.reshape(found.lo.shape), hi.reshape(found.hi.shape)))
 
 
 def _float_below(value: Fraction) -> float:
@@ -70,7 +73,7 @@ def forward_radius(network: Network, values: dict[str, Interval]) -> dict[str, T
     """How far a float64 forward pass can be from the real value, for every node and any input of the domain.
 
     One radius for the whole domain, from the ranges in ``values``: each affine operator adds ``gamma |W|
-    |x|`` and passes on ``|W| r``; ReLU passes the radius on.
+    |x|`` and passes on ``|W| r``; ReLU passes the radius on, and max pooling the largest of each window.
     """
     from relutrim.network.operators import Affine
     from relutrim.rounding import ETA
@@ -80,13 +83,14 @@ def forward_radius(network: Network, values: dict[str, Interval]) -> dict[str, T
     for node in network.nodes:
         before = [radius[name] for name in node.inputs]
         operator = node.operator
+        total = operator.spread(before)
         if not isinstance(operator, Affine):
-            radius[node.name] = before[0]
+            radius[node.name] = total
             continue
         reach = [values[name].magnitude + r for name, r in zip(node.inputs, before, strict=True)]
-        total = operator.spread(before)
-        if operator.terms:
-            total = total + gamma(operator.terms) * operator.magnitude(reach) + operator.terms * ETA
+        terms = operator.terms([network.shapes[name] for name in node.inputs])
+        if terms:
+            total = total + gamma(terms) * operator.magnitude(reach) + terms * ETA
         fuzz = operator.fuzz(reach)
         radius[node.name] = total * (1 + 2.0**-20) if fuzz is None else (total + fuzz) * (1 + 2.0**-20)
     return radius

@@ -3,7 +3,8 @@
 
 A linear form over some node's value is pulled back through the graph: affine operators by their adjoint,
 ReLUs by the line of
-:mod:`relutrim.bounds.relaxation` that keeps the inequality. At the input the domain gives the smallest value.
+:mod:`relutrim.bounds.relaxation` that keeps the inequality, max pooling by those of
+:mod:`relutrim.bounds.maxima`. At the input the domain gives the smallest value.
 
 **Rounding.** The computed coefficients ``A`` are taken as given numbers. That they are not exactly ``A' W``
 costs, at each affine node, at most ``gamma |A'| (|W| m + |b|)`` where ``m`` bounds the magnitude of the
@@ -25,17 +26,22 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from relutrim.bounds.maxima import Maxima, pull, relax_maxima
 from relutrim.bounds.relaxation import Relaxation, Slope, relax
 from relutrim.bounds.values import Interval, flat
 from relutrim.domain.region import Region
 from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Affine, Linear, Relu
+from relutrim.network.operators import Affine, Linear, MaxPool, Relu
 from relutrim.rounding import ETA, UNIT, gamma, widen_down
 
 Slopes: TypeAlias = Slope | Mapping[str, Tensor]
 """One rule for all ReLUs, or per ReLU the lower slopes (k, *shape) of its unstable neurons, one set for each
 form.
 """
+
+
+_FORM_BYTES = 128 * 2**20
+"""What the coefficients of all forms over one value may take; a pass holds several such tensors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,14 +77,22 @@ class Backward:
     _order: dict[str, int] = field(init=False)
     _radii: dict[str, tuple[Tensor, float]] = field(default_factory=dict, init=False)
     _relaxations: dict[tuple[str, Slope], Relaxation] = field(default_factory=dict, init=False)
+    _maxima: dict[tuple[str, Slope], Maxima] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._order = {node.name: i for i, node in enumerate(self.network.nodes)}
+
+    @property
+    def rows(self) -> int:
+        """How many forms to pull back at once, so that those over the widest value stay within memory."""
+        widest = max(map(self.network.size, self.network.shapes))
+        return max(1, _FORM_BYTES // (8 * max(1, widest)))
 
     def forget(self) -> None:
         """Drop what was derived from ``values``, after those have changed."""
         self._radii.clear()
         self._relaxations.clear()
+        self._maxima.clear()
 
     def neurons(
         self, target: str, index: Tensor, sign: float | Tensor, slopes: Slopes, boxes: Tensor | None = None
@@ -156,10 +170,14 @@ class Backward:
         if isinstance(operator, Affine):
             radius, underflow = self._affine_radius(node, operator)
             state.charge(forms, radius, underflow)
-            if operator.terms:
+            shapes = [self.network.shapes[name] for name in node.inputs]
+            if operator.terms(shapes):
                 state.shift(operator.constant(forms))
-            for name, pulled in zip(node.inputs, operator.adjoint(forms), strict=True):
+            for name, pulled in zip(node.inputs, operator.adjoint(forms, shapes), strict=True):
                 state.add(name, pulled)
+            return
+        if isinstance(operator, MaxPool):
+            self._pull_maxima(node, forms, state, slopes if isinstance(slopes, Slope) else Slope.ADAPTIVE)
             return
         assert isinstance(operator, Relu)
         relaxation = self.relaxation(node, slopes if isinstance(slopes, Slope) else Slope.ADAPTIVE)
@@ -175,6 +193,20 @@ class Backward:
         state.charge(forms, radius, 2 * terms * ETA + ETA * float(relaxation.reach.sum()))
         state.add(node.inputs[0], forms * slope)
 
+    def _pull_maxima(self, node: Node, forms: Tensor, state: _Pass, slope: Slope) -> None:
+        maxima = self.maxima(node, slope)
+        negative = flat(forms.clamp(max=0))
+        terms = negative.shape[1]
+        state.shift(state.dot(negative, maxima.intercept))
+        rounds = (maxima.reach != 0) | (maxima.intercept != 0)
+        radius = maxima.radius + gamma(terms) * maxima.intercept.abs()
+        radius = torch.where(rounds, radius + 2 * ETA, radius)
+        underflow = 2 * terms * ETA + ETA * float(maxima.reach.sum()) if bool(rounds.any()) else 0.0
+        state.charge(forms, radius, underflow)
+        below, above, upper = state.own(maxima.below), state.own(maxima.above), state.own(maxima.slope)
+        shape = self.network.shapes[node.inputs[0]]
+        state.add(node.inputs[0], pull(forms, below, above, upper, shape))
+
     def _affine_radius(self, node: Node, operator: Affine) -> tuple[Tensor, float]:
         """Per entry of the node's value: what rounding costs for a coefficient of 1; and what underflow costs
         per form.
@@ -182,7 +214,7 @@ class Backward:
         if node.name not in self._radii:
             reach = [self.values[name].magnitude for name in node.inputs]
             radius = reach[0].new_zeros(1, *self.network.shapes[node.name])
-            terms = operator.terms
+            terms = operator.terms([self.network.shapes[name] for name in node.inputs])
             if terms:
                 # The constant a . b sums over all entries of the value, which may be more than `terms`.
                 size = self.network.size(node.name)
@@ -203,6 +235,14 @@ class Backward:
         if key not in self._relaxations:
             self._relaxations[key] = relax(self.values[node.inputs[0]], slope)
         return self._relaxations[key]
+
+    def maxima(self, node: Node, slope: Slope) -> Maxima:
+        """The lines that take the place of a max pooling."""
+        key = (node.name, slope)
+        if key not in self._maxima:
+            assert isinstance(node.operator, MaxPool)
+            self._maxima[key] = relax_maxima(node.operator, self.values[node.inputs[0]], slope)
+        return self._maxima[key]
 
 
 class _Pass:

@@ -22,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relutrim.errors import InputError, NetworkError, UnsupportedError
+from relutrim.formats.picks import take
+from relutrim.formats.sizes import check_size
 from relutrim.network import (
     Add,
     Linear,
@@ -82,16 +84,16 @@ class Builder:
 
     def linear(self, name: str, x: Operand, weight: Operand, bias: Operand | None = None) -> Value:
         """``x W^T + b`` on the last axis."""
-        x = self._read(x)
+        x = self.read(x)
         if isinstance(weight, Value) or isinstance(bias, Value):
             raise UnsupportedError("its weights depend on the input, so it is not affine")
-        matrix = self._stored(weight)
-        offset = self._stored(bias) if bias is not None else np.zeros(matrix.shape[:1])
+        matrix = self.stored(weight)
+        offset = self.stored(bias) if bias is not None else np.zeros(matrix.shape[:1])
         if matrix.ndim != 2:
             raise UnsupportedError(
                 f"a weight of shape {matrix.shape} is not a matrix; only x W^T + b is represented"
             )
-        return self._append(
+        return self.append(
             name, Linear(matrix, offset.reshape(-1) if offset.shape[:-1] == (1,) else offset), x
         )
 
@@ -105,7 +107,7 @@ class Builder:
             raise UnsupportedError(
                 "a product of two values that both depend on the input is not piecewise linear"
             )
-        matrix = self._stored(other)
+        matrix = self.stored(other)
         if matrix.ndim != 2:
             raise UnsupportedError(f"x @ W with W of shape {matrix.shape}; only matrices are represented")
         return self.linear(name, x, matrix.T)
@@ -120,37 +122,52 @@ class Builder:
             return self.sum(name, [a, b if alpha == 1 else self.scale(f"{name}_negated", b, -1.0)])
         if isinstance(a, Value):
             return self.scale(name, a, 1.0, alpha * self._constant(b, a))
-        b = self._read(b)
+        b = self.read(b)
         return self.scale(name, b, float(alpha), self._constant(a, b))
 
     def sum(self, name: str, values: Sequence[Operand]) -> Value:
-        """The sum of values of one shape."""
-        read = [self._read(value) for value in values]
-        if any(value.shape != read[0].shape for value in read):
+        """The sum of values, broadcast to one shape."""
+        read = [self.read(value) for value in values]
+        if len({len(value.shape) for value in read}) > 1:
             shapes = ", ".join(str(value.shape) for value in read)
             raise UnsupportedError(
-                f"values of shapes {shapes} are added by broadcasting; bring them to one shape first"
+                f"values of shapes {shapes} (without the batch axis) are added by broadcasting, so that the "
+                "batch of one meets another axis of the other; bring them to one shape first"
             )
-        return self._append(name, Add(len(read)), *read)
+        try:
+            shape = np.broadcast_shapes(*(value.shape for value in read))
+        except ValueError as error:
+            raise NetworkError(str(error)) from None
+        return self.append(name, Add(len(read)), *(self._expanded(name, value, shape) for value in read))
+
+    def _expanded(self, name: str, x: Value, shape: Shape) -> Value:
+        """``x`` with axes of length 1 repeated."""
+        picks = {
+            a: np.zeros(new, int)
+            for a, (old, new) in enumerate(zip(x.shape, shape, strict=True))
+            if old != new
+        }
+        operator = take(x.shape, picks)
+        return x if operator is None else self.append(f"{name}_expanded", operator, x)
 
     def multiply(self, name: str, a: Operand, b: Operand) -> Value:
         """``a * b`` where one of the two is constant."""
         x, factor = (a, b) if isinstance(a, Value) else (b, a)
         if isinstance(factor, Value):
             raise UnsupportedError("a product of two values that depend on the input is not piecewise linear")
-        x = self._read(x)
+        x = self.read(x)
         return self.scale(name, x, self._constant(factor, x))
 
     def divide(self, name: str, a: Operand, b: Operand) -> Value:
         """``a / b`` with a constant ``b``."""
         if isinstance(b, Value):
             raise UnsupportedError("division by a value that depends on the input is not piecewise linear")
-        x = self._read(a)
-        return self._append(name, Scale.divide(self._constant(b, x)), x)
+        x = self.read(a)
+        return self.append(name, Scale.divide(self._constant(b, x)), x)
 
     def scale(self, name: str, x: Operand, scale: Array | float = 1.0, shift: Array | float = 0.0) -> Value:
         """``scale * x + shift``, numbers taken as they are."""
-        return self._append(name, Scale.exactly(scale, shift), self._read(x))
+        return self.append(name, Scale.exactly(scale, shift), self.read(x))
 
     def batch_norm(
         self,
@@ -163,34 +180,34 @@ class Builder:
         epsilon: float,
     ) -> Value:
         """Batch normalisation by its running statistics, channels on the first axis after the batch."""
-        x = self._read(x)
+        x = self.read(x)
         if mean is None or variance is None:
             raise UnsupportedError(
                 "batch normalisation without running statistics depends on the other inputs of the batch; "
                 "train it with track_running_stats=True"
             )
-        channels = self._stored(mean).size
+        channels = self.stored(mean).size
         if not x.shape or x.shape[0] != channels:
             raise NetworkError(f"batch normalisation of {channels} channels meets a value of shape {x.shape}")
         along = (channels, *(1 for _ in x.shape[1:]))
 
         def channel(values: Constant | None, default: float) -> Array:
-            return np.full(along, default) if values is None else self._stored(values).reshape(along)
+            return np.full(along, default) if values is None else self.stored(values).reshape(along)
 
         scale = Scale.batch_norm(
             channel(gain, 1), channel(bias, 0), channel(mean, 0), channel(variance, 1), float(epsilon)
         )
-        return self._append(name, scale, x)
+        return self.append(name, scale, x)
 
     # Everything else
 
     def relu(self, name: str, x: Operand) -> Value:
         """``max(0, x)``."""
-        return self._append(name, Relu(), self._read(x))
+        return self.append(name, Relu(), self.read(x))
 
     def reshape(self, name: str, x: Operand, sizes: Sequence[Size]) -> Value:
         """``x`` in the shape ``sizes``, batch axis included; one size may be -1."""
-        x = self._read(x)
+        x = self.read(x)
         first, *rest = sizes or [0]
         ok = isinstance(first, Batch) or first == self.port.batch
         if any(isinstance(size, Batch) for size in rest) or not (ok or first == -1):
@@ -204,11 +221,11 @@ class Builder:
             after[after.index(-1)] = count // known
         if min(after, default=0) < 0 or math.prod(after) != count:
             raise NetworkError(f"a value of shape {x.shape} cannot be reshaped to {list(sizes)}")
-        return replace(self._append(name, Reshape(x.shape, tuple(after)), x), storage=x.storage)
+        return replace(self.append(name, Reshape(x.shape, tuple(after)), x), storage=x.storage)
 
     def flatten(self, name: str, x: Operand, start: int = 1, end: int = -1) -> Value:
         """Axes ``start`` to ``end`` joined into one, counted with the batch axis."""
-        x = self._read(x)
+        x = self.read(x)
         rank = len(x.shape) + 1
         start, end = (axis + rank if axis < 0 else axis for axis in (start, end))
         if not 1 <= start <= end < rank:
@@ -238,7 +255,7 @@ class Builder:
 
     def copy(self, x: Operand) -> Value:
         """The same value in memory of its own."""
-        return replace(self._read(x), storage=self._fresh())
+        return replace(self.read(x), storage=self._fresh())
 
     def changed(self, x: Operand, by: str) -> None:
         """Record that the memory of ``x`` now holds something else."""
@@ -262,13 +279,30 @@ class Builder:
 
     # Helpers
 
-    def _append(self, name: str, operator: Operator, *inputs: Value) -> Value:
-        name = self._unique(name)
+    def append(self, name: str, operator: Operator, *inputs: Value) -> Value:
+        """Apply an operator."""
         shape = operator.output_shape([value.shape for value in inputs])
+        check_size(shape)
+        name = self._unique(name)
         self._nodes.append(Node(name, operator, tuple(value.name for value in inputs)))
         return Value(name, shape, self._fresh())
 
-    def _read(self, x: Operand) -> Value:
+    def renamed(self, name: str, x: Value, since: int) -> Value:
+        """``x`` under another name, if it is the last value and made after the first ``since`` nodes."""
+        if self.count == since or self._nodes[-1].name != x.name:
+            return x
+        name = self._unique(name)
+        self._names.discard(x.name)
+        self._nodes[-1] = replace(self._nodes[-1], name=name)
+        return replace(x, name=name)
+
+    @property
+    def count(self) -> int:
+        """How many nodes there are."""
+        return len(self._nodes)
+
+    def read(self, x: Operand) -> Value:
+        """A value that an operator may read now."""
         if not isinstance(x, Value):
             raise UnsupportedError("it is applied to a constant; fold it into the weights before")
         if x.tail:
@@ -290,7 +324,7 @@ class Builder:
         """A constant as it broadcasts against the value without its batch axis."""
         if isinstance(values, Value):
             raise UnsupportedError("it combines two values that both depend on the input")
-        array = self._stored(values)
+        array = self.stored(values)
         if array.ndim == len(beside.shape) + 1 and array.shape[0] == 1:
             array = array[0]
         try:
@@ -307,7 +341,7 @@ class Builder:
             )
         return array
 
-    def _stored(self, values: Operand) -> Array:
+    def stored(self, values: Operand) -> Array:
         """The numbers as a file of the network's precision stores them."""
         if isinstance(values, Value | Batch):
             raise UnsupportedError("it computes with something that is only known when the network runs")

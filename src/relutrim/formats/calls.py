@@ -14,7 +14,13 @@ import numpy as np
 
 from relutrim.errors import UnsupportedError
 from relutrim.formats.building import BATCH, Builder, Constant, Operand, Size, Value
+from relutrim.formats.calls_moving import EXPORTED_MOVING, MOVING
+from relutrim.formats.calls_piecewise import PIECEWISE
 
+SUPPORTED = (
+    "supported are linear layers, convolutions, pooling, batch normalisation, sums, slices and other moves, "
+    "ReLU and what is made up of it (clamp, leaky ReLU), and a softmax at the end"
+)
 Handler: TypeAlias = Callable[..., object]
 
 
@@ -213,13 +219,31 @@ HANDLERS: dict[str, Handler] = {
     "log_softmax": _softmax("LogSoftmax"),
     "sigmoid": _tail("Sigmoid"),
     "tanh": _tail("Tanh"),
+    **MOVING,
+    **PIECEWISE,
 }
-for _name in ("relu", "add", "sub", "mul", "div", "neg"):
+_IN_PLACE = (
+    "relu",
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "neg",
+    "clamp",
+    "hardtanh",
+    "relu6",
+    "leaky_relu",
+    "hardsigmoid",
+    "abs",
+)
+for _name in _IN_PLACE:
     HANDLERS[f"{_name}_"] = in_place(HANDLERS[_name])
 
 EXPORTED: dict[str, Handler] = {
     **HANDLERS,
+    **EXPORTED_MOVING,
     "dropout": _exported_dropout,
+    "feature_dropout": _exported_dropout,
     "_softmax": HANDLERS["softmax"],
     "_log_softmax": HANDLERS["log_softmax"],
     "_unsafe_view": _view,

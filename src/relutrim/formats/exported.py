@@ -18,7 +18,7 @@ import numpy as np
 
 from relutrim.errors import InputError, RelutrimError, UnsupportedError
 from relutrim.formats.building import BATCH, Builder, Value, network_dtype
-from relutrim.formats.calls import EXPORTED
+from relutrim.formats.calls import EXPORTED, SUPPORTED
 from relutrim.formats.exported_archive import SCALAR_TYPES, Archive
 from relutrim.formats.files import replacing
 from relutrim.network import Network, Port
@@ -88,9 +88,10 @@ def _read(archive: Archive) -> Network:
             made = _call(builder, node, values)
         except RelutrimError as error:
             raise error.at(f"node {node.get('name') or node['target']!r}") from None
-        # Of several results (batch norm has three) the first is the one that matters.
-        for key in list(_reads(node["outputs"]))[:1]:
-            values[key] = made
+        # Of several results (batch norm has three) the first one matters; a split makes a tuple of them.
+        keys = list(_reads(node["outputs"]))
+        parts = made if isinstance(made, tuple) else (made,)
+        values.update(zip(keys, parts, strict=False))
     outputs = []
     for spec in signature["output_specs"]:
         ((kind, body),) = spec.items()
@@ -133,7 +134,9 @@ def _reads(arguments: list[dict[str, Any]]) -> Iterator[str]:
     """The names of values among arguments or results."""
     for argument in arguments:
         ((kind, content),) = argument.get("arg", argument).items()
-        if kind in ("as_tensor", "as_sym_int", "as_sym_bool", "as_optional_tensor"):
+        if kind == "as_tensors":
+            yield from (tensor["name"] for tensor in content)
+        elif kind in ("as_tensor", "as_sym_int", "as_sym_bool", "as_optional_tensor"):
             content = content.get("as_tensor", content)
             if isinstance(content, dict) and (name := content.get("name") or content.get("as_name")):
                 yield name
@@ -154,14 +157,11 @@ def _call(builder: Builder, node: dict[str, Any], values: dict[str, object]) -> 
         return (BATCH, *x.shape)[arguments["dim"]]
     if not target.startswith("torch.ops.aten."):
         kind = ""
-    if kind in _ON_CONSTANTS and not any(isinstance(argument, Value) for argument in arguments.values()):
+    if kind in _ON_CONSTANTS and not any(_on_data(argument) for argument in arguments.values()):
         with np.errstate(all="ignore"):
             return _ON_CONSTANTS[kind](**arguments)
     if kind not in EXPORTED:
-        raise UnsupportedError(
-            f"{target} is not an operator relutrim represents exactly; supported are affine maps, ReLU, "
-            "reshapes, sums, batch normalisation, and a softmax at the end"
-        )
+        raise UnsupportedError(f"{target} is not an operator relutrim represents exactly; {SUPPORTED}")
     if any(isinstance(argument, _Unknown) for argument in arguments.values()):
         raise UnsupportedError(
             "it computes with the batch size, so the inputs of a batch are not independent"
@@ -170,6 +170,10 @@ def _call(builder: Builder, node: dict[str, Any], values: dict[str, object]) -> 
         return EXPORTED[kind](builder, _layer_name(node), **arguments)
     except TypeError as error:
         raise UnsupportedError(f"{target} with arguments that are not understood ({error})") from None
+
+
+def _on_data(argument: object) -> bool:
+    return isinstance(argument, Value) or (isinstance(argument, list) and any(map(_on_data, argument)))
 
 
 _ON_CONSTANTS: dict[str, Callable[..., Any]] = {
@@ -199,6 +203,8 @@ def _argument(argument: dict[str, Any], values: dict[str, object]) -> Any:
             return None
         case "as_tensor":
             return values[content["name"]]
+        case "as_tensors":
+            return [values[tensor["name"]] for tensor in content]
         case "as_optional_tensor":
             return _argument(content, values)
         case "as_sym_int" | "as_sym_bool":

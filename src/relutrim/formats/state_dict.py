@@ -2,7 +2,8 @@
 
 A state dict names tensors, not what is computed with them, so the architecture is given beside it: either
 ``mlp:784-100-10`` (linear layers of these widths with ReLU between them) or ``package.module:factory``, a
-function without arguments that makes the module. Files are only ever loaded with ``weights_only=True``: a
+function without arguments that makes the module, or a pair of the module and the shape of one input without
+the batch axis, which a convolution does not tell. Files are only ever loaded with ``weights_only=True``: a
 pickle that asks for anything but tensors is refused, not run. A factory is code of the caller's and is run.
 """
 
@@ -47,7 +48,7 @@ def write_state_dict(network: Network, path: Path) -> None:
     original = {made: name for name, made in layer_names(network).items()}
     state = {}
     for key, tensor in module.state_dict().items():
-        layer, _, leaf = key.rpartition(".")
+        layer, _, leaf = key.partition(".")  # names of layers hold no dots
         state[f"{original.get(layer, layer)}.{leaf}"] = tensor
     with replacing(path) as aside:
         torch.save(state, aside)
@@ -185,6 +186,15 @@ def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
+def _shape(given: object, arch: str) -> tuple[int, ...]:
+    sizes = tuple(given) if isinstance(given, tuple | list | torch.Size) else ()
+    if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise InputError(
+            f"the factory {arch!r} gives {given!r} as the shape of one input; give (3, 32, 32), say"
+        )
+    return sizes
+
+
 def _from_factory(state: dict[str, Tensor], arch: str, input_shape: tuple[int, ...] | None) -> Network:
     home, colon, name = arch.partition(":")
     if not (home and colon and name):
@@ -201,6 +211,8 @@ def _from_factory(state: dict[str, Tensor], arch: str, input_shape: tuple[int, .
         module = factory()
     except Exception as error:
         raise InputError(f"the factory {arch!r} failed ({type(error).__name__}: {error})") from error
+    if isinstance(module, tuple) and len(module) == 2:
+        module, input_shape = module[0], _shape(module[1], arch)
     if not isinstance(module, nn.Module):
         raise InputError(f"the factory {arch!r} made a {type(module).__name__}, not a torch.nn.Module")
     try:

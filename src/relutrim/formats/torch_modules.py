@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class ScaleShift(nn.Module):
@@ -59,6 +61,107 @@ class Sum(nn.Module):
     def forward(self, *values: Tensor) -> Tensor:
         """Apply it to several batches of one shape."""
         return reduce(lambda x, y: x + y, values)
+
+
+class Concat(nn.Module):
+    """Its arguments one behind the other; ``dim`` counts the batch axis."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, *values: Tensor) -> Tensor:
+        """Apply it to several batches."""
+        return torch.cat(values, self.dim)
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows."""
+        return f"dim={self.dim}"
+
+
+class Permute(nn.Module):
+    """Axes in another order; ``dims`` counts the batch axis, which stays first."""
+
+    def __init__(self, dims: Sequence[int]) -> None:
+        super().__init__()
+        self.dims = tuple(dims)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply it to a batch."""
+        return x.permute(self.dims)
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows."""
+        return f"dims={self.dims}"
+
+
+class Mean(nn.Module):
+    """The mean over some axes; ``dims`` counts the batch axis."""
+
+    def __init__(self, dims: Sequence[int], keepdim: bool) -> None:
+        super().__init__()
+        self.dims, self.keepdim = tuple(dims), keepdim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply it to a batch."""
+        return x.mean(self.dims, self.keepdim)
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows."""
+        return f"dims={self.dims}, keepdim={self.keepdim}"
+
+
+class Take(nn.Module):
+    """Entries picked along each axis behind the batch: slices, zero padding, lists of indices.
+
+    ``picks`` holds per axis the indices to take, None for all as they are; -1 is a zero that is put there.
+    ``shape`` is that of one input.
+    """
+
+    def __init__(self, picks: Sequence[Sequence[int] | None], shape: Sequence[int]) -> None:
+        super().__init__()
+        self.picks = [None if pick is None else list(pick) for pick in picks]
+        self.narrowed: list[tuple[int, int, int]] = []
+        self.gathered: list[int] = []
+        pads: list[tuple[int, int]] = []
+        for dim, (pick, size) in enumerate(zip(self.picks, shape, strict=True), start=1):
+            around = (0, 0)
+            if pick is not None:
+                before, start, end, behind = _stretch(pick)
+                if pick == [-1] * before + list(range(start, end)) + [-1] * behind:
+                    self.narrowed.append((dim, start, end - start))
+                    around = (before, behind)
+                else:
+                    # Zeros are read from one that is put behind the axis.
+                    around = (0, int(-1 in pick))
+                    index = torch.tensor([size if place == -1 else place for place in pick])
+                    self.register_buffer(f"index_{dim}", index, persistent=False)
+                    self.gathered.append(dim)
+            pads.append(around)
+        self.pads = [number for pair in reversed(pads) for number in pair]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply it to a batch."""
+        for dim, start, length in self.narrowed:
+            x = x.narrow(dim, start, length)
+        if any(self.pads):
+            x = F.pad(x, self.pads)
+        for dim in self.gathered:
+            x = x.index_select(dim, self.get_buffer(f"index_{dim}"))
+        return x
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows."""
+        return ", ".join("all" if pick is None else str(len(pick)) for pick in self.picks)
+
+
+def _stretch(pick: Sequence[int]) -> tuple[int, int, int, int]:
+    """Zeros before, the first entry, the end behind the last one, zeros behind."""
+    taken = [place for place, index in enumerate(pick) if index != -1]
+    if not taken:
+        return 0, 0, 0, len(pick)
+    first, last = taken[0], taken[-1]
+    return first, pick[first], pick[last] + 1, len(pick) - 1 - last
 
 
 class GraphModel(nn.Module):

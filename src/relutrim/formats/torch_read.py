@@ -25,7 +25,8 @@ from torch.nn import functional as F
 from relutrim.errors import InputError, NetworkError, RelutrimError, UnsupportedError
 from relutrim.formats import torch_modules as modules
 from relutrim.formats.building import BATCH, Builder, Value, network_dtype
-from relutrim.formats.calls import HANDLERS
+from relutrim.formats.building_moving import concatenate
+from relutrim.formats.calls import HANDLERS, SUPPORTED
 from relutrim.formats.torch_layers import array, layer_of
 from relutrim.formats.torch_record import Root, described, private_copy, record
 from relutrim.formats.torch_write import build_module
@@ -34,10 +35,24 @@ from relutrim.network import Network, Port
 _SAME_NAME = (
     *("relu", "relu_", "add", "sub", "rsub", "mul", "div", "neg", "matmul", "mm", "addmm"),
     *("flatten", "reshape", "unflatten", "clone", "detach", "softmax", "log_softmax", "sigmoid", "tanh"),
+    *("mean", "sum", "narrow", "select", "split", "chunk", "index_select", "transpose", "permute", "squeeze"),
+    *("unsqueeze", "cat", "clamp", "clip", "clamp_min", "clamp_max", "abs", "maximum", "minimum"),
+)
+_SAME_NAME_F = (
+    *("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "max_pool1d", "max_pool2d", "avg_pool1d"),
+    *(
+        "avg_pool2d",
+        "adaptive_avg_pool1d",
+        "adaptive_avg_pool2d",
+        "adaptive_max_pool1d",
+        "adaptive_max_pool2d",
+    ),
+    *("pad", "relu6", "leaky_relu", "hardtanh", "hardsigmoid", "prelu"),
 )
 # torch.dropout and torch.batch_norm are missing on purpose: they order their arguments differently.
 _FUNCTIONS: dict[Callable[..., Any], str] = {
     **{getattr(torch, name): name for name in _SAME_NAME},
+    **{getattr(F, name): name for name in _SAME_NAME_F},
     F.linear: "linear",
     F.relu: "relu",
     F.relu_: "relu_",
@@ -57,15 +72,22 @@ _FUNCTIONS: dict[Callable[..., Any], str] = {
     operator.itruediv: "div_",
     operator.matmul: "matmul",
     operator.neg: "neg",
+    operator.getitem: "getitem",
+    operator.abs: "abs",
+    torch.concat: "cat",
+    torch.concatenate: "cat",
+    torch.swapaxes: "transpose",
     torch.true_divide: "div",
     torch.divide: "div",
     torch.multiply: "mul",
     torch.subtract: "sub",
     torch.negative: "neg",
 }
-_METHODS = set(HANDLERS) - {"linear", "dropout", "batch_norm"}
-_SUPPORTED = "supported are affine maps, ReLU, reshapes, sums, batch normalisation, and a softmax at the end"
-_PASS_SHAPE = "pass input_shape=(...), the shape of one input without the batch axis"
+_METHODS = set(HANDLERS) - {"linear", "dropout", "batch_norm", "getitem", "cat", "pad", *_SAME_NAME_F}
+_PASS_SHAPE = (
+    "pass input_shape=(...), the shape of one input without the batch axis, or let the factory named by "
+    "--arch return (module, shape)"
+)
 
 
 def read_module(module: nn.Module, input_shape: tuple[int, ...] | None = None) -> Network:
@@ -95,9 +117,9 @@ def _refuse_unknown_layers(root: Root, graph: fx.Graph) -> None:
     for node in graph.nodes:
         if node.op == "call_module" and (node.args or node.kwargs):
             part = root.get_submodule(str(node.target))
-            if layer_of(part) is None and not isinstance(part, modules.Sum):
+            if layer_of(part) is None and not isinstance(part, modules.Sum | modules.Concat):
                 raise UnsupportedError(
-                    f"{type(part).__name__} is not an operator relutrim represents exactly; {_SUPPORTED}",
+                    f"{type(part).__name__} is not an operator relutrim represents exactly; {SUPPORTED}",
                     where=_where(root, node),
                 )
 
@@ -117,6 +139,8 @@ def _widths(root: Root, graph: fx.Graph) -> Iterator[int]:
     for node in graph.nodes:
         if node.op == "call_module":
             part = root.get_submodule(str(node.target))
+            if isinstance(part, nn.Conv1d | nn.Conv2d | nn.BatchNorm2d):
+                return  # how large the space is, only the caller knows
             if isinstance(part, nn.Linear):
                 yield part.in_features
             elif isinstance(part, nn.BatchNorm1d):
@@ -181,7 +205,7 @@ def _call(builder: Builder, root: Root, node: fx.Node, args: Any, kwargs: Any) -
     else:
         kind = _FUNCTIONS.get(node.target)  # type: ignore[arg-type]
     if kind is None:
-        raise UnsupportedError(f"{_name(node)} is not an operator relutrim represents exactly; {_SUPPORTED}")
+        raise UnsupportedError(f"{_name(node)} is not an operator relutrim represents exactly; {SUPPORTED}")
     if kind not in ("view", "reshape") and any(leaf is BATCH for leaf in leaves):
         raise UnsupportedError(
             "it computes with the batch size, so the inputs of a batch are not independent"
@@ -193,7 +217,7 @@ def _call(builder: Builder, root: Root, node: fx.Node, args: Any, kwargs: Any) -
         return HANDLERS[kind](builder, node.name, *args, **kwargs)
     except TypeError as error:
         raise UnsupportedError(
-            f"{kind} with arguments that are not understood ({error}); {_SUPPORTED}"
+            f"{kind} with arguments that are not understood ({error}); {SUPPORTED}"
         ) from error
 
 
@@ -201,6 +225,8 @@ def _layer(builder: Builder, node: fx.Node, part: nn.Module, args: Any, kwargs: 
     name = _path(str(node.target)) or node.name
     if isinstance(part, modules.Sum) and not kwargs:
         return builder.sum(name, args)
+    if isinstance(part, modules.Concat) and not kwargs:
+        return concatenate(builder, name, args, part.dim)
     layer = layer_of(part)
     assert layer is not None
     operands = [*args, *kwargs.values()]
@@ -225,7 +251,7 @@ def _ask(value: Value, what: str, *rest: Any) -> object:
         return sizes
     if what == "size":
         return sizes[rest[0]]
-    raise UnsupportedError(f"the attribute {what!r} of a value is not understood; {_SUPPORTED}")
+    raise UnsupportedError(f"the attribute {what!r} of a value is not understood; {SUPPORTED}")
 
 
 def _attribute(root: nn.Module, path: str) -> Any:

@@ -94,6 +94,6 @@ class _Tracer(fx.Tracer):
         home = type(m).forward.__module__
         return (
             layer_of(m) is not None
-            or isinstance(m, modules.Sum)
+            or isinstance(m, modules.Sum | modules.Concat)
             or home.startswith(("torch.nn", "torch.ao.nn"))
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,8 +13,19 @@ from torch import Tensor, nn
 
 from relutrim.errors import UnsupportedError
 from relutrim.formats import torch_modules as modules
+from relutrim.formats.torch_windows import pooling, zeros_around
 from relutrim.network import Add, Linear, Network, Operator, Relu, Reshape, Scale, TailStep
-from relutrim.network.operators import Array
+from relutrim.network.operators import (
+    Array,
+    AveragePool,
+    Concat,
+    Convolution,
+    MaxPool,
+    Mean,
+    Shape,
+    Take,
+    Transpose,
+)
 
 
 def build_module(network: Network, *, training: bool = False) -> nn.Module:
@@ -27,7 +39,7 @@ def build_module(network: Network, *, training: bool = False) -> nn.Module:
     dtype = torch.float64 if network.dtype == "float64" else torch.float32
     for node in network:
         try:
-            layers[names[node.name]] = _layer(node.operator, dtype)
+            layers[names[node.name]] = _layer(node.operator, dtype, network.shapes[node.inputs[0]])
         except UnsupportedError as error:
             raise error.at(f"node {node.name!r}") from None
     wiring = [(names[node.name], tuple(names.get(read, "") for read in node.inputs)) for node in network]
@@ -64,8 +76,23 @@ def _free_name(wanted: str, used: set[str]) -> str:
     return candidate
 
 
-def _layer(operator: Operator, dtype: torch.dtype) -> nn.Module:
+def _layer(operator: Operator, dtype: torch.dtype, shape: Shape) -> nn.Module:
     match operator:
+        case Convolution():
+            return _convolution(operator, dtype)
+        case AveragePool() | MaxPool():
+            return pooling(operator, shape)
+        case Mean():
+            if operator.keep and len(shape) in (2, 3) and operator.axes == tuple(range(1, len(shape))):
+                return nn.AdaptiveAvgPool1d(1) if len(shape) == 2 else nn.AdaptiveAvgPool2d(1)
+            return modules.Mean([axis + 1 for axis in operator.axes], operator.keep)
+        case Take():
+            picks = [None if pick is None else [int(place) for place in pick] for pick in operator.picks]
+            return modules.Take(picks, shape)
+        case Transpose():
+            return modules.Permute([0, *(axis + 1 for axis in operator.order)])
+        case Concat():
+            return modules.Concat(operator.axis + 1)
         case Linear():
             return _linear(operator, dtype)
         case Relu():
@@ -92,6 +119,24 @@ def _linear(operator: Linear, dtype: torch.dtype) -> nn.Linear:
     layer.weight = nn.Parameter(_tensor(operator.weight, dtype))
     layer.bias = nn.Parameter(_tensor(operator.bias, dtype))
     return layer
+
+
+def _convolution(operator: Convolution, dtype: torch.dtype) -> nn.Module:
+    outputs, inputs, *kernel = operator.weight.shape
+    symmetric = all(before == behind for before, behind in operator.padding)
+    padding = tuple(before for before, _ in operator.padding) if symmetric else (0,) * len(kernel)
+    # On the meta device nothing is initialised, and a width of 0 is no error.
+    kind: Any = nn.Conv1d if len(kernel) == 1 else nn.Conv2d
+    layer: nn.Conv1d | nn.Conv2d = kind(
+        1, 1, tuple(kernel), operator.stride, padding, operator.dilation, device="meta"
+    )
+    layer.out_channels, layer.in_channels = outputs, inputs * operator.groups
+    layer.groups = operator.groups
+    layer.weight = nn.Parameter(_tensor(operator.weight, dtype))
+    layer.bias = nn.Parameter(_tensor(operator.bias, dtype)) if operator.bias.any() else None
+    if symmetric:
+        return layer
+    return nn.Sequential(OrderedDict(pad=zeros_around(operator.padding), convolution=layer))
 
 
 def _tail(step: TailStep, *, without_batch: bool) -> nn.Module:

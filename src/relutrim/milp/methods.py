@@ -22,6 +22,7 @@ from relutrim.milp.isa import Hunt, seen, unseen
 from relutrim.milp.settings import Settings
 from relutrim.milp.single import TOLERANCE, Reach
 from relutrim.milp.solver import TOLERANCES, Outcome, Solver, Status, Watcher, solver
+from relutrim.network.operators import Affine, Relu
 from relutrim.prove.programs import Programs
 
 if TYPE_CHECKING:
@@ -50,6 +51,12 @@ class Milps:
     _ranges: dict[str, Interval] = field(init=False)
 
     def __post_init__(self) -> None:
+        for node in self.cascade.network.nodes:
+            if not isinstance(node.operator, Affine | Relu):
+                raise InputError(
+                    f"node {node.name!r} is a {node.operator.kind}, which mixed-integer programs here have "
+                    "no rows for; use --method auto, which proves and searches without them"
+                )
         self._solver = solver(self.settings.solver)
         self._ranges = self.cascade.values
 

@@ -1,12 +1,32 @@
 """What a network is: operators, and the graph that joins them."""
 
 from relutrim.network.graph import Network, Node, Output, Port, TailStep
-from relutrim.network.operators import Add, Affine, Linear, Operator, Relu, Reshape, Scale
+from relutrim.network.operators import (
+    Add,
+    Affine,
+    AveragePool,
+    Concat,
+    Convolution,
+    Linear,
+    MaxPool,
+    Mean,
+    Operator,
+    Relu,
+    Reshape,
+    Scale,
+    Take,
+    Transpose,
+)
 
 __all__ = [
     "Add",
     "Affine",
+    "AveragePool",
+    "Concat",
+    "Convolution",
     "Linear",
+    "MaxPool",
+    "Mean",
     "Network",
     "Node",
     "Operator",
@@ -16,4 +36,6 @@ __all__ = [
     "Reshape",
     "Scale",
     "TailStep",
+    "Take",
+    "Transpose",
 ]

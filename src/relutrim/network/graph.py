@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from relutrim.errors import NetworkError
-from relutrim.network.operators import Linear, Operator, Relu, Shape
+from relutrim.network.operators import Convolution, Linear, Operator, Relu, Shape
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -164,18 +164,24 @@ class Network:
 
     @property
     def connections(self) -> int:
-        """The sum of n_{l-1} n_l over the linear layers, as the paper counts."""
+        """Multiplications by a weight: the sum of n_{l-1} n_l over the linear layers, as the paper counts;
+        a convolution's kernel counts at every position, its padding included.
+        """
         total = 0
         for node in self.nodes:
+            shape = self.shapes[node.name]
             if isinstance(node.operator, Linear):
-                total += node.operator.weight.size * math.prod(self.shapes[node.name][:-1])
+                total += node.operator.weight.size * math.prod(shape[:-1])
+            elif isinstance(node.operator, Convolution):
+                total += node.operator.weight.size * math.prod(shape[1:])
         return total
 
     @property
     def zeros(self) -> int:
-        """How many weights of linear layers are 0."""
-        linear = [node.operator for node in self.nodes if isinstance(node.operator, Linear)]
-        return sum(operator.weight.size - int((operator.weight != 0).sum()) for operator in linear)
+        """How many stored weights of linear layers and convolutions are 0."""
+        operators = [node.operator for node in self.nodes]
+        weights = [o.weight for o in operators if isinstance(o, Linear | Convolution)]
+        return sum(weight.size - int((weight != 0).sum()) for weight in weights)
 
     @property
     def parameters(self) -> int:
@@ -200,8 +206,9 @@ class Network:
     @property
     def multiply_adds(self) -> int:
         """How many multiplications by a weight one evaluation takes: of a linear node one for each weight at
-        each leading position of its value, zeros included, of a scale one for each entry that it multiplies.
-        Biases, sums, ReLUs and reshapes multiply nothing.
+        each leading position of its value, zeros included, of a convolution one for each weight at each
+        position, of a scale one for each entry that it multiplies. Biases, sums, ReLUs and reshapes multiply
+        nothing.
         """
         return sum(node.operator.multiply_adds(self.size(node.name)) for node in self.nodes)
 

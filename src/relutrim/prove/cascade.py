@@ -27,7 +27,7 @@ from relutrim.bounds.relaxation import Slope
 from relutrim.bounds.values import Interval
 from relutrim.domain.domain import Problem
 from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Linear, Relu, Reshape, Scale
+from relutrim.network.operators import Affine, Convolution, Linear, Relu, Reshape, Scale, Transpose
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.parts import AnyProof
 from relutrim.rounding import require_ieee
@@ -40,6 +40,8 @@ _RANDOM = 32
 _STUBBORN = 64
 _ANNEAL_STEPS = 100
 _HEATS = (0.1, 0.4)
+_START_BYTES = 512 * 2**20
+"""What the inputs that searches start from may take."""
 LAST_SECONDS = 300.0
 """The limit of the last stage where the analysis has none."""
 
@@ -71,6 +73,7 @@ class Cascade:
         self._intervals()
         self.witnesses = Witnesses(self.network, self.region, forward_radius(self.network, self.values))
         self.backward = Backward(self.network, self.region, self.values)
+        self._rows = max(1, min(_ROWS, self.backward.rows // 2))
         self.generator = torch.Generator().manual_seed(self.seed)
 
     def run(self, data: Iterable[Tensor] = ()) -> int:
@@ -160,7 +163,7 @@ class Cascade:
         for name, rows in grouped(targets).items():
             for sign in (1.0, -1.0):
                 chosen = rows[targets.sign[rows] == sign]
-                for part in torch.split(chosen, _ROWS):
+                for part in torch.split(chosen, self._rows):
                     pre = self.network[name].inputs[0]
                     forms = self.backward.neurons(pre, targets.index[part], -sign, slope).forms
                     points[part] = self.region.minimisers(forms)
@@ -252,7 +255,7 @@ class Cascade:
         """
         seen = self.witnesses.seen[relu.name]
         every = which.nonzero()[:, 0]
-        for index in torch.split(every, _ROWS) if len(every) else ():
+        for index in torch.split(every, self._rows) if len(every) else ():
             if self.deadline.passed:
                 return
             signs = torch.ones(2, len(index), dtype=torch.float64, device=index.device)
@@ -271,9 +274,10 @@ class Cascade:
         self.backward.forget()
 
     def missing(self) -> Targets:
-        """Every state of an undecided neuron that no input has shown yet, with the most promising input so
-        far.
+        """The states of undecided neurons that no input has shown yet, each with the most promising input so
+        far: all of them, or of each layer as many as fit into memory.
         """
+        most = max(1, _START_BYTES // (8 * max(1, self.region.size)) // max(1, 2 * len(self.network.relus)))
         names: list[str] = []
         indices, signs, starts = [], [], []
         for relu in self.network.relus:
@@ -283,10 +287,11 @@ class Cascade:
                 (seen.inactive, -1.0, seen.lowest_at),
             ):
                 index = (open_ & (missing < 0)).nonzero()[:, 0]
+                index = index[:: -(-len(index) // most) or 1]
                 names += [relu.name] * len(index)
                 indices.append(index)
                 signs.append(torch.full((len(index),), sign, dtype=torch.float64, device=index.device))
-                starts.append(at[index])
+                starts.append(self.witnesses.starts[at[index]])
         like = self.region.lo
         return Targets(
             names,
@@ -302,8 +307,11 @@ class Cascade:
         linear = 0
         while name in self.network:
             node = self.network[name]
-            linear += isinstance(node.operator, Linear)
-            if not isinstance(node.operator, Linear | Reshape | Scale) or linear > 1:
+            linear += isinstance(node.operator, Linear | Convolution)
+            if (
+                not isinstance(node.operator, Linear | Convolution | Reshape | Scale | Transpose)
+                or linear > 1
+            ):
                 return False
             name = node.inputs[0]
         return True
@@ -316,7 +324,7 @@ class Cascade:
             if current not in self.network:
                 continue
             node = self.network[current]
-            if isinstance(node.operator, Relu):
+            if not isinstance(node.operator, Affine):
                 return True
             waiting += [before for before in node.inputs if before not in known]
             known.update(node.inputs)

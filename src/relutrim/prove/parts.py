@@ -12,7 +12,7 @@ from torch import Tensor
 
 from relutrim.bounds.boxes import bound_boxes
 from relutrim.bounds.linear import Backward
-from relutrim.bounds.values import Interval
+from relutrim.bounds.values import Interval, flat
 from relutrim.prove.hull.proof import Proof
 
 
@@ -47,7 +47,7 @@ class PartsProof:
         for part in torch.split(torch.arange(len(lo), device=lo.device), 64):
             values, _ = bound_boxes(backward.network, region, known, lo[part], hi[part], self.target)
             pre = values[self.target]
-            ends = (pre.lo if self.sign > 0 else -pre.hi).flatten(1)[:, self.neuron]
+            ends = flat(pre.lo if self.sign > 0 else -pre.hi)[:, self.neuron]
             if bool(ends.isnan().any()):
                 return math.nan
             least = min(least, float(ends.min()))

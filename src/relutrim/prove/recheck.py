@@ -65,10 +65,10 @@ def recheck(stability: Stability) -> Rechecked:
 def _tighten(backward: Backward, name: str) -> None:
     known = backward.values[name]
     index = (~((known.lo >= 0) | (known.hi <= 0))).flatten().nonzero()[:, 0]
-    if len(index):
+    for part in torch.split(index, backward.rows) if len(index) else ():
         for slope in Slope:
             for sign in (1.0, -1.0):
-                _meet(backward, name, index, sign, backward.neurons(name, index, sign, slope).lower)
+                _meet(backward, name, part, sign, backward.neurons(name, part, sign, slope).lower)
 
 
 def _apply(backward: Backward, proof: AnyProof) -> None:

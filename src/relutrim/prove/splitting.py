@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from relutrim.bounds.boxes import Forms, bound_boxes
+from relutrim.bounds.values import flat
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.parts import PartsProof
 from relutrim.search.climb import grouped
@@ -125,7 +126,7 @@ class Splitting:
         lower = torch.full_like(wanted, torch.nan, dtype=lo.dtype)
         for group in self._groups:
             pre = values[group.pre]
-            ends = (pre.lo if group.sign > 0 else -pre.hi).flatten(1)
+            ends = flat(pre.lo if group.sign > 0 else -pre.hi)
             lower[:, group.columns] = ends[:, group.index]
         missing = wanted & ~(lower >= 0)
         score, points = torch.zeros_like(lo), [(lo + hi) / 2]

@@ -9,8 +9,8 @@ of a merge) is written as a ReLU, so its pre-activation must be non-negative in 
 
 Each rewrite states, per node it replaced, how far the new node's value can be from the old one's **on the
 same input**;
-:meth:`Draft.rewritten` carries that through the rest of the network (every activation is 1-Lipschitz), widens
-the ranges it shifts, and adds what arrives at the outputs to the proven deviation.
+:meth:`Draft.rewritten` carries that through the rest of the network (activations and maxima are 1-Lipschitz),
+widens the ranges it shifts, and adds what arrives at the outputs to the proven deviation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from relutrim.bounds.values import Interval
 from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Affine, Array
+from relutrim.network.operators import Affine, Array, Operator
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict
 from relutrim.rewrite.gains import gains
@@ -125,7 +125,7 @@ class Draft:
                     torch.zeros_like(known[n].lo) if s is None else s
                     for n, s in zip(node.inputs, before, strict=True)
                 ]
-                arrived = passed(node.operator, inputs) if isinstance(node.operator, Affine) else inputs[0]
+                arrived = passed(node.operator, inputs)
                 local = arrived if local is None else arrived + local
             if local is not None and bool((local != 0).any()):
                 shift[node.name] = local * _SAFETY
@@ -167,7 +167,8 @@ class Draft:
             if found is not None:
                 operator, gap = found
                 change[node.name] = Node(node.name, operator, node.inputs)
-                moved[node.name] = gap.magnitude([self.reach(node.inputs[0])]) * _SAFETY + gap.terms * ETA
+                terms = gap.terms([self.network.shapes[name] for name in node.inputs])
+                moved[node.name] = gap.magnitude([self.reach(node.inputs[0])]) * _SAFETY + terms * ETA
         return self.rewritten(self.network.edit(change=change), None, moved=moved)
 
     def realise(self) -> Draft:
@@ -203,13 +204,15 @@ def at_most(weight: Array, bias: Array, reach: Tensor) -> Tensor:
     return (reach @ w.T + b) * _SAFETY + (w.shape[1] + 1) * ETA
 
 
-def passed(operator: Affine, inputs: list[Tensor]) -> Tensor:
+def passed(operator: Operator, inputs: list[Tensor]) -> Tensor:
     """How far an operator's value moves with its inputs; products may underflow, parameters have radii."""
     moved = operator.spread(inputs)
+    if not isinstance(operator, Affine):
+        return moved
     fuzz = operator.fuzz(inputs)
     if fuzz is not None:
         moved = moved + fuzz
-    return moved * _SAFETY + operator.terms * ETA
+    return moved * _SAFETY + operator.terms([tuple(m.shape[1:]) for m in inputs]) * ETA
 
 
 def middle(interval: Interval) -> tuple[Tensor, Tensor]:

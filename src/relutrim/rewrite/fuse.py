@@ -2,8 +2,10 @@
 node.
 
 1. A reshape into the same shape (Identity, Dropout) goes.
-2. A linear node followed by a scale (a batch norm, a bias added on its own) becomes one linear node.
-3. A ReLU followed by a scale followed by linear nodes: the scale moves into their weights.
+2. A linear node or a convolution followed by a scale (a batch norm, a bias added on its own) becomes one
+   node; behind a convolution the scale must be the same all over a channel.
+3. A ReLU followed by a scale followed by linear nodes: the scale moves into their weights. Not into those of
+   convolutions, whose padding is 0 and not the scale's shift.
 
 Nothing is fused at the network's input (its normalisation stays readable), nor across a value that someone
 else reads. Adding a bias to a linear node that has none is exact; anything else rounds, and the rounding is
@@ -12,12 +14,14 @@ charged.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Linear, Relu, Reshape, Scale
+from relutrim.network.operators import Array, Convolution, Linear, Relu, Reshape, Scale, Shape
 from relutrim.rewrite.draft import Draft, Step, at_most
 from relutrim.rewrite.layers import finite
 from relutrim.rounding import ETA, gamma
@@ -62,24 +66,34 @@ def _linear_then_scale(draft: Draft, node: Node) -> Draft | None:
     if not isinstance(scale, Scale) or not _owned(network, node):
         return None
     linear = network[node.inputs[0]]
-    if not isinstance(linear.operator, Linear) or len(network.shapes[node.name]) != 1:
+    operator, shape = linear.operator, network.shapes[node.name]
+    if not isinstance(operator, Linear | Convolution) or (isinstance(operator, Linear) and len(shape) != 1):
         return None
-    weight, bias = linear.operator.weight, linear.operator.bias
-    size = bias.shape
-    factor, shift = np.broadcast_to(scale.scale, size), np.broadcast_to(scale.shift, size)
-    scaled, shifted = weight * factor[:, None], bias * factor + shift
+    factor, shift = _per_channel(scale.scale, shape), _per_channel(scale.shift, shape)
+    if factor is None or shift is None:
+        return None
+    weight, bias = operator.weight, operator.bias
+    scaled, shifted = weight * factor.reshape(-1, *[1] * (weight.ndim - 1)), bias * factor + shift
     if not finite(scaled, shifted):
         return None
-    fused = Linear(scaled, shifted)
+    fused = replace(operator, weight=scaled, bias=shifted)
     exact = (factor == 1) & ((bias == 0) | (shift == 0)) & scale.exact
     moved = _rounding(fused, draft.reach(linear.inputs[0]), bias * factor, shift)
-    moved = moved.where(~torch.as_tensor(exact), 0 * moved)
+    moved = moved.where(~torch.as_tensor(exact).reshape(-1, *[1] * (moved.ndim - 2)), 0 * moved)
     fuzz = scale.fuzz([draft.reach(linear.name)])
     if fuzz is not None:
         moved = moved + fuzz
     change: dict[str, Node | None] = {linear.name: None, node.name: Node(node.name, fused, linear.inputs)}
     step = Step(NAME, node.name, f"joined with {linear.name}")
     return draft.rewritten(network.edit(change=change), step, moved={node.name: moved})
+
+
+def _per_channel(numbers: Array, shape: Shape) -> Array | None:
+    """One number per entry of the first axis, if that is how they broadcast into a value of this shape."""
+    wide = numbers.reshape(*[1] * (len(shape) - numbers.ndim), *numbers.shape)
+    if any(size != 1 for size in wide.shape[1:]):
+        return None
+    return np.broadcast_to(wide.reshape(-1), shape[:1])
 
 
 def _scale_then_linear(draft: Draft, node: Node) -> Draft | None:
@@ -116,14 +130,15 @@ def _scale_then_linear(draft: Draft, node: Node) -> Draft | None:
     return draft.rewritten(network.edit(change=change), step, moved=moved)
 
 
-def _rounding(fused: Linear, reach: Tensor, *terms: np.ndarray) -> Tensor:
+def _rounding(fused: Linear | Convolution, reach: Tensor, *terms: np.ndarray) -> Tensor:
     """How far the fused weights can be from the real products: one rounding each, and a short sum in the
     bias.
     """
     sizes = sum((np.abs(term) for term in terms), np.zeros(fused.bias.shape))
-    bias = torch.as_tensor(np.asarray(sizes))[None]
-    underflow = fused.terms * ETA * (2 + float(reach.sum()))
-    return gamma(fused.terms) * (fused.magnitude([reach]) + bias) + underflow
+    bias = torch.as_tensor(np.asarray(sizes)).reshape(1, -1, *[1] * (fused.weight.ndim - 2))
+    count = fused.terms([tuple(reach.shape[1:])])
+    underflow = count * ETA * (2 + float(reach.sum()))
+    return gamma(count) * (fused.magnitude([reach]) + bias) + underflow
 
 
 def _owned(network: Network, node: Node) -> bool:

@@ -3,12 +3,14 @@
 If an entry of a node's value moves by ``d``, an output moves by ``J d`` with ``J = W_n L W_(n-1) L ... W``,
 where each ``L`` holds a number from [0, 1] per ReLU: 1 for neurons that stand for the identity. ``J`` is
 bounded by a matrix with a radius, ``C +- R``, pulled back node by node: ``l C`` lies in ``C / 2 +- |C| / 2``
-for any ``l`` in [0, 1]. Where the linear parts cancel, this is far below the product of the absolute weights.
+for any ``l`` in [0, 1]. A maximum moves by a mean of what its entries move by, so each of them counts with a
+number from [0, 1] as well. Where the linear parts cancel, this is far below the product of the absolute
+weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +18,7 @@ import torch
 from torch import Tensor
 
 from relutrim.network.graph import Network
-from relutrim.network.operators import Affine, Linear, Scale
+from relutrim.network.operators import Affine, MaxPool, Shape
 from relutrim.rounding import ETA, gamma
 
 Masks = Mapping[str, npt.NDArray[np.bool_]]
@@ -45,11 +47,14 @@ def gains(network: Network, identity: Masks, names: Iterable[str]) -> dict[str, 
         radius = radius.reshape(middle.shape)
         if node.name in wanted:
             found[node.name] = (middle.abs() + radius).reshape(count, -1)
-        if isinstance(node.operator, Affine):
-            pulled = node.operator.adjoint(middle)
-            spread = _adjoint_spread(node.operator, middle.abs(), radius)
+        operator, shapes = node.operator, [network.shapes[name] for name in node.inputs]
+        if isinstance(operator, Affine):
+            pulled = operator.adjoint(middle, shapes)
+            spread = _adjoint_spread(operator, middle.abs(), radius, shapes)
             for name, one, other in zip(node.inputs, pulled, spread, strict=True):
                 _add(waiting, name, one, other)
+        elif isinstance(operator, MaxPool):
+            _add(waiting, node.inputs[0], *_through_maxima(operator, middle, radius, shapes[0]))
         else:
             same = torch.as_tensor(identity[node.name]).reshape(middle.shape[1:])
             half = torch.where(same, middle, middle / 2)
@@ -71,16 +76,23 @@ def _add(waiting: dict[str, tuple[Tensor, Tensor]], name: str, middle: Tensor, r
         waiting[name] = middle, radius
 
 
-def _adjoint_spread(operator: Affine, size: Tensor, radius: Tensor) -> list[Tensor]:
+def _adjoint_spread(operator: Affine, size: Tensor, radius: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
     """``(R + g |C|) |W|``: what the radius becomes, with the rounding of ``C W`` and of fuzzy parameters."""
-    moved = radius + gamma(operator.terms) * size + ETA * (size != 0)
-    match operator:
-        case Linear():
-            back = [moved @ torch.as_tensor(np.abs(operator.weight))]
-        case Scale():
-            unsure = torch.as_tensor(np.array(operator.scale_radius)) * (size + radius)
-            back = [moved * torch.as_tensor(np.abs(operator.scale)) + unsure]
-        case _:
-            back = operator.adjoint(moved)  # sums and reshapes: their weights are 1
-    room = operator.terms * ETA
+    terms = operator.terms(shapes)
+    moved = radius + gamma(terms) * size + ETA * (size != 0)
+    back = operator.adjoint_spread(moved, shapes)
+    unsure = operator.adjoint_fuzz(size + radius, shapes)
+    if unsure is not None:
+        back = [one + other for one, other in zip(back, unsure, strict=True)]
+    room = terms * ETA
     return [form * (1 + 2.0**-30) + room for form in back]
+
+
+def _through_maxima(operator: MaxPool, middle: Tensor, radius: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
+    """A maximum moves by a mean of what its window's entries move by: each counts with some share from
+    [0, 1].
+    """
+    half = middle / 2
+    wide = half.abs() + radius + ETA * (middle != 0)
+    rounding = gamma(operator.overlap(shape)) * half.abs()
+    return operator.to_window(half, shape), operator.to_window(wide + rounding, shape) * (1 + 2.0**-30)

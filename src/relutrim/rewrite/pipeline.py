@@ -20,6 +20,8 @@ from relutrim.rewrite.collapse import collapse
 from relutrim.rewrite.collinear import merge_multiples, split_opposites
 from relutrim.rewrite.cost import Cost
 from relutrim.rewrite.draft import Draft, Mask, Step
+from relutrim.rewrite.drop_channels import drop_channels
+from relutrim.rewrite.drop_columns import drop_columns
 from relutrim.rewrite.drop_inactive import drop_inactive
 from relutrim.rewrite.drop_unread import drop_unread
 from relutrim.rewrite.factor import factor, siblings
@@ -196,7 +198,7 @@ def _untouched(draft: Draft) -> Draft:
             layer = dense_layer(draft.network, relu.name)
             if layer is not None:
                 draft = apply(draft, layer)
-    return draft
+    return drop_channels(draft)
 
 
 def shrink(draft: Draft, cost: Cost, *, factors: bool = False) -> Draft:
@@ -220,6 +222,8 @@ def shrink(draft: Draft, cost: Cost, *, factors: bool = False) -> Draft:
                 layer = dense_layer(draft.network, relu.name)
                 if layer is not None:
                     draft = _chosen(draft, apply(draft, layer), cost)
+        for cut in (drop_channels, drop_columns):
+            draft = _chosen(draft, cut(draft), cost)
         draft = _folded(draft, cost)
         if draft is before:  # a ReLU that is the identity is of use to the others as long as it is there
             straight = straighten(draft)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from relutrim.network.operators import Affine, Array, Linear, Operator, Scale
+from relutrim.network.operators import Affine, Array, Convolution, Linear, Operator, Scale
 
 
 def rounded(operator: Operator, dtype: str) -> tuple[Affine, Affine] | None:
@@ -19,6 +21,12 @@ def rounded(operator: Operator, dtype: str) -> tuple[Affine, Affine] | None:
         if (weight == operator.weight).all() and (bias == operator.bias).all():
             return None
         return Linear(weight, bias), Linear(np.abs(weight - operator.weight), np.abs(bias - operator.bias))
+    if isinstance(operator, Convolution):
+        weight, bias = held(operator.weight, dtype), held(operator.bias, dtype)
+        if (weight == operator.weight).all() and (bias == operator.bias).all():
+            return None
+        gap = replace(operator, weight=np.abs(weight - operator.weight), bias=np.abs(bias - operator.bias))
+        return replace(operator, weight=weight, bias=bias), gap
     if isinstance(operator, Scale):
         scale, shift = held(operator.scale, dtype), held(operator.shift, dtype)
         if operator.exact and (scale == operator.scale).all() and (shift == operator.shift).all():
@@ -33,7 +41,7 @@ def rounded(operator: Operator, dtype: str) -> tuple[Affine, Affine] | None:
 def storable(operator: Operator, dtype: str) -> bool:
     """Whether every parameter of the operator is finite in ``dtype``."""
     match operator:
-        case Linear():
+        case Linear() | Convolution():
             arrays = [operator.weight, operator.bias]
         case Scale():
             arrays = [operator.scale, operator.shift]

@@ -17,12 +17,13 @@ from relutrim.network.graph import Network
 from relutrim.search.climb import Targets, grouped
 
 _CHUNK_BYTES = 64 * 2**20
+_START_BYTES = 256 * 2**20
 
 
 @dataclass(eq=False)
 class Seen:
-    """For one ReLU: per neuron the witness (a row of the pool, -1 for none) of each state, and the extremes
-    met.
+    """For one ReLU: per neuron the witness (a row of the pool, -1 for none) of each state, the extremes met,
+    and where (numbers of :class:`Starts`).
     """
 
     active: Tensor
@@ -38,6 +39,33 @@ class Seen:
         return (self.active >= 0) & (self.inactive >= 0)
 
 
+class Starts:
+    """Promising inputs by number. Memory is bounded: at last, a new input takes the place of the oldest, and
+    who points there gets another place to start from, which is as good as any.
+    """
+
+    def __init__(self, like: Tensor, size: int) -> None:
+        self._most = max(1, _START_BYTES // (8 * max(1, size)))
+        self._points = like.new_zeros(1, size)
+        self._next = 0
+
+    def put(self, points: Tensor) -> Tensor:
+        """The numbers of new inputs."""
+        numbers = (self._next + torch.arange(len(points), device=points.device)) % self._most
+        self._next = (self._next + len(points)) % self._most
+        if len(points):
+            needed = int(numbers.max()) + 1
+            if needed > len(self._points):
+                grown = min(self._most, max(needed, 2 * len(self._points)))
+                more = self._points.new_zeros(grown - len(self._points), self._points.shape[1])
+                self._points = torch.cat([self._points, more])
+            self._points[numbers] = points
+        return numbers
+
+    def __getitem__(self, numbers: Tensor) -> Tensor:
+        return self._points[numbers]
+
+
 class Witnesses:
     """The pool of inputs that showed something new, and what they showed."""
 
@@ -47,7 +75,8 @@ class Witnesses:
         self.radii = {relu.name: radii[relu.inputs[0]].flatten() for relu in network.relus}
         self.pool: list[Tensor] = []
         self._size = 0
-        self.seen = {name: _nothing(radius, region.size) for name, radius in self.radii.items()}
+        self.starts = Starts(region.lo, region.size)
+        self.seen = {name: _nothing(radius) for name, radius in self.radii.items()}
         widest = max([network.input.size, *(network.size(node.name) for node in network.nodes)])
         self.chunk = max(1, min(8192, _CHUNK_BYTES // (8 * widest)))
 
@@ -99,15 +128,16 @@ class Witnesses:
             for witness, neurons, rows in noted:
                 witness[neurons] = rows
 
-    @staticmethod
     def _raise(
-        seen: Seen, points: Tensor, up: Tensor, high_row: Tensor, down: Tensor, low_row: Tensor
+        self, seen: Seen, points: Tensor, up: Tensor, high_row: Tensor, down: Tensor, low_row: Tensor
     ) -> None:
         """Remember the extreme inputs of states that are still missing: the best places to search on from."""
-        if bool(up.any()):
-            seen.highest_at[up] = points[high_row[up]]
-        if bool(down.any()):
-            seen.lowest_at[down] = points[low_row[down]]
+        rows = torch.cat([high_row[up], low_row[down]])
+        if len(rows):
+            used, place = torch.unique(rows, return_inverse=True)
+            numbers = self.starts.put(points[used])[place]
+            count = int(up.sum())
+            seen.highest_at[up], seen.lowest_at[down] = numbers[:count], numbers[count:]
 
     def certain(self, targets: Targets) -> Tensor:
         """How far from 0 each target's pre-activation has to be for its sign to count."""
@@ -121,15 +151,7 @@ class Witnesses:
         return torch.cat(self.pool) if self.pool else self.region.lo.new_zeros(0, self.region.size)
 
 
-def _nothing(radius: Tensor, inputs: int) -> Seen:
-    count = radius.shape[0]
-    none = torch.full((count,), -1, dtype=torch.int64, device=radius.device)
+def _nothing(radius: Tensor) -> Seen:
+    none = torch.full(radius.shape, -1, dtype=torch.int64, device=radius.device)
     infinite = torch.full_like(radius, torch.inf)
-    return Seen(
-        none,
-        none.clone(),
-        -infinite,
-        infinite,
-        radius.new_zeros(count, inputs),
-        radius.new_zeros(count, inputs),
-    )
+    return Seen(none, none.clone(), -infinite, infinite, torch.zeros_like(none), torch.zeros_like(none))

@@ -2,15 +2,15 @@
 
 A tensor of the ONNX graph is one of three things: a :class:`Constant`, a :class:`Value` of the network, or a
 :class:`Tail`, something behind a softmax or its like. Handlers (:mod:`relutrim.formats.onnx.handlers`) take a
-:class:`Call`, emit operators and return what the node's first output is; naming it and saying where things
-went wrong is done for them.
+:class:`Call`, emit operators and return what the node's output is (or its outputs are); naming it and saying
+where things went wrong is done for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import onnx
@@ -18,8 +18,9 @@ from onnx import AttributeProto
 
 from relutrim.errors import InputError, NetworkError, UnsupportedError
 from relutrim.formats.onnx.tensors import FLOATS, Constant
+from relutrim.formats.sizes import check_size
 from relutrim.network import Linear, Node, Operator, Port, Reshape, Scale, TailStep
-from relutrim.network.operators import Array, Shape
+from relutrim.network.operators import Array, Convolution, Shape
 
 
 class BatchAxisError(UnsupportedError):
@@ -203,6 +204,18 @@ class Call:
             raise NetworkError(f"its attribute {name!r} is {found}")
         return found
 
+    def optional_number(self, name: str) -> float | None:
+        """A float attribute that may be absent or infinite."""
+        found = self._attribute(name, AttributeProto.FLOAT, "f", None)
+        if found is not None and np.isnan(found):
+            raise NetworkError(f"its attribute {name!r} is {found}")
+        return None if found is None else float(found)
+
+    def text(self, name: str, default: str) -> str:
+        """A string attribute."""
+        found: bytes = self._attribute(name, AttributeProto.STRING, "s", default.encode())
+        return found.decode("utf-8", "replace")
+
     def _attribute(self, name: str, kind: int, slot: str, default: Any) -> Any:
         for attribute in self.node.attribute:
             if attribute.name == name:
@@ -214,6 +227,7 @@ class Call:
     def emit(self, operator: Operator, *inputs: Value) -> Value:
         """Apply an operator; the result is the tensor of the node if the handler returns it."""
         shape = operator.output_shape([value.shape for value in inputs])
+        check_size(shape)
         name = self.graph.fresh(f"{self.output}/{operator.kind.lower()}")
         self.graph.nodes[name] = Node(name, operator, tuple(value.name for value in inputs))
         self.graph.shapes[name] = shape
@@ -251,16 +265,28 @@ def _with_shift(operator: Operator, constant: Array) -> Operator | None:
         size = operator.bias.size
         if all(length == 1 for length in constant.shape[:-1]) and constant.size in (1, size):
             return Linear(operator.weight, np.broadcast_to(constant.reshape(-1), (size,)))
+    if isinstance(operator, Convolution) and not operator.bias.any():
+        size, axes = operator.bias.size, operator.weight.ndim - 1
+        per_channel = constant.reshape((1,) * (axes - constant.ndim) + constant.shape)
+        if per_channel.size == per_channel.shape[0] in (1, size):
+            return replace(operator, bias=np.broadcast_to(per_channel.reshape(-1), (size,)))
     if isinstance(operator, Scale) and not operator.shift.any() and not operator.shift_radius.any():
         return replace(operator, shift=constant)
     return None
+
+
+Made: TypeAlias = Operand | Sequence[Operand | None]
+"""What a node makes: its first result, or all of them, None for one that nobody reads."""
+
+Handler: TypeAlias = Callable[[Call], Made]
+HandlerT = TypeVar("HandlerT", bound=Handler)
 
 
 @dataclass(frozen=True)
 class Entry:
     """A handler, and what a node must look like for it."""
 
-    handle: Callable[[Call], Operand]
+    handle: Handler
     attributes: frozenset[str]
     inputs: tuple[int, int]
     behind_tail: bool
@@ -274,14 +300,14 @@ _ANY_NUMBER = 2**31
 
 def handles(
     *kinds: str, inputs: tuple[int, int | None], attributes: Sequence[str] = (), behind_tail: bool = False
-) -> Callable[[Callable[[Call], Operand]], Callable[[Call], Operand]]:
+) -> Callable[[HandlerT], HandlerT]:
     """Register the handler of ONNX operators.
 
     ``inputs`` is the smallest and largest number of inputs (None: any number); attributes that are not listed
     are refused. ``behind_tail`` says that the handler copes with what comes behind a softmax.
     """
 
-    def register(handle: Callable[[Call], Operand]) -> Callable[[Call], Operand]:
+    def register(handle: HandlerT) -> HandlerT:
         for kind in kinds:
             if kind in HANDLERS:
                 raise ValueError(f"there already is a handler for {kind}")

@@ -67,6 +67,14 @@ class Emission:
         """Add a node, named after what it makes."""
         self.nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
 
+    def on_images(self, node: Node, kind: str, inputs: list[str], attributes: dict[str, Any]) -> None:
+        """A node on (batch, channels, *space); where there is no batch axis, one is put there for it."""
+        steps: list[tuple[str, list[str], dict[str, Any]]] = [(kind, inputs, attributes)]
+        if not self.batched:
+            front = self.shape(f"{self.tensor(node.name)}.batch_axis", (0,))
+            steps = [("Unsqueeze", [front], {}), *steps, ("Squeeze", [front], {})]
+        self.steps(node, steps)
+
     def steps(self, node: Node, steps: list[tuple[str, list[str], dict[str, Any]]]) -> None:
         """Nodes in a row from the first input of ``node`` to its result: (kind, more inputs, attributes)."""
         current, result = self.tensor(node.inputs[0]), self.tensor(node.name)

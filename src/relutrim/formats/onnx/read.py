@@ -34,7 +34,7 @@ from relutrim.formats.onnx.conversion import (
 )
 from relutrim.formats.onnx.parse import BATCH_MARK, NO_BATCH, STANDARD_DOMAINS, check_frame, opset_of, parse
 from relutrim.formats.onnx.tensors import FLOATS, Constant, type_name
-from relutrim.network import Network, Output, Port, Reshape
+from relutrim.network import Network, Node, Output, Port, Reshape
 
 _REASONS = {
     **dict.fromkeys(("If", "Loop", "Scan"), "control flow; trace the model so that it becomes a plain graph"),
@@ -44,7 +44,7 @@ _REASONS = {
         "quantised arithmetic; give relutrim the float model",
     ),
     **dict.fromkeys(
-        ("Shape", "Gather", "Concat", "ConstantOfShape", "Expand", "Range"),
+        ("Size", "ConstantOfShape", "Range", "NonZero", "Where"),
         "not read; if it only computes shapes, simplify the model with onnxsim or export it with a fixed "
         "input shape",
     ),
@@ -54,14 +54,18 @@ _REASONS = {
             "Erf",
             "Elu",
             "Selu",
-            "LeakyRelu",
-            "PRelu",
-            "HardSigmoid",
+            "Celu",
+            "HardSwish",
+            "Mish",
+            "Softplus",
+            "Softsign",
+            "ThresholdedRelu",
             "Exp",
             "Sqrt",
             "Pow",
         ),
-        "not affine and not a ReLU; relutrim reads networks whose only nonlinearity is the ReLU",
+        "not piecewise linear and continuous; relutrim reads networks whose only nonlinearity is the ReLU or "
+        "made up of ReLUs",
     ),
 }
 
@@ -220,7 +224,18 @@ def _convert(
         except RelutrimError as error:
             raise error.at(describe(node)) from None
     outputs = tuple(_output(conversion, entry.name) for entry in graph.output)
-    return Network(port, tuple(conversion.nodes.values()), outputs, dtype, metadata)
+    return Network(port, _read_nodes(conversion, outputs), outputs, dtype, metadata)
+
+
+def _read_nodes(conversion: Conversion, outputs: Sequence[Output]) -> tuple[Node, ...]:
+    """The nodes without those that handlers made and then went around."""
+    wanted = {output.source for output in outputs}
+    kept = []
+    for node in reversed(conversion.nodes.values()):
+        if node.name in wanted:
+            kept.append(node)
+            wanted.update(node.inputs)
+    return tuple(reversed(kept))
 
 
 def _convert_node(conversion: Conversion, node: onnx.NodeProto) -> None:
@@ -244,18 +259,22 @@ def _convert_node(conversion: Conversion, node: onnx.NodeProto) -> None:
     strange = {attribute.name for attribute in node.attribute} - entry.attributes
     if strange:
         raise InputError(f"it has attributes {sorted(strange)}, which {node.op_type} does not have")
-    for extra in node.output[1:]:
-        if extra and conversion.uses.get(extra):
-            raise UnsupportedError(
-                f"its second result {extra!r} is used; relutrim represents the first one only"
-            )
-    if not node.output or not node.output[0]:
+    if not any(node.output):
         raise InputError("it makes no tensor; the file is damaged")
     if not entry.behind_tail:
         for name in filter(None, node.input):
             _refuse_behind_tail(conversion.tensors[name])
     call = Call(node, conversion)
-    conversion.settle(call.output, entry.handle(call), call.made)
+    made = entry.handle(call)
+    results = [made] if isinstance(made, Constant | Value | Tail) else made
+    for extra in node.output[len(results) :]:
+        if extra and conversion.uses.get(extra):
+            raise UnsupportedError(
+                f"its second result {extra!r} is used; relutrim represents the first one only"
+            )
+    for name, result in zip(node.output, results, strict=False):
+        if result is not None:
+            conversion.settle(name, result, call.made)
 
 
 def _refuse_behind_tail(operand: Operand) -> None:

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from relutrim._version import __version__
 from relutrim.errors import InputError, NetworkError, RelutrimError
 from relutrim.formats.files import replacing
+from relutrim.formats.onnx import emission_moving, emission_windows  # noqa: F401  (fill the registry)
 from relutrim.formats.onnx.emission import Emission, emit
 from relutrim.formats.onnx.parse import BATCH_MARK, NO_BATCH
 from relutrim.formats.onnx.verify import verify_written

@@ -34,14 +34,13 @@ class Add(Affine):
     def reads(self, wanted: Mask, inputs: Sequence[Shape]) -> list[Mask]:
         return [wanted] * self.count
 
-    @property
-    def terms(self) -> int:
+    def terms(self, inputs: Sequence[Shape]) -> int:
         return self.count
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         return reduce(lambda x, y: x + y, inputs)
 
-    def adjoint(self, forms: Tensor) -> list[Tensor]:
+    def adjoint(self, forms: Tensor, inputs: Sequence[Shape]) -> list[Tensor]:
         return [forms] * self.count
 
     def constant(self, forms: Tensor) -> Tensor:

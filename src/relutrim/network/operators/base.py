@@ -62,6 +62,10 @@ class Operator(ABC):
     def interval(self, inputs: Sequence[Interval]) -> Interval:
         """An interval that holds every value on ``inputs`` in real arithmetic, rounding included."""
 
+    @abstractmethod
+    def spread(self, inputs: Sequence[Tensor]) -> Tensor:
+        """How far the output moves at most when the inputs move by ``r``: ``|W| r`` where it is affine."""
+
     @property
     def parameters(self) -> int:
         """How many numbers a file stores for this operator."""
@@ -96,12 +100,21 @@ class Affine(Operator):
     """An operator ``x -> W x + b``, with the pieces that bounds and error radii are made of.
 
     ``|W|`` is the matrix of absolute values. A parameter that is only known up to a radius (a folded batch
-    norm) enters through :meth:`fuzz`.
+    norm) enters through :meth:`fuzz`. The shapes of the inputs are given where the output alone does not
+    tell them: a strided convolution leaves entries out, a mean forgets how many there were.
     """
 
     @abstractmethod
-    def adjoint(self, forms: Tensor) -> list[Tensor]:
+    def adjoint(self, forms: Tensor, inputs: Sequence[Shape]) -> list[Tensor]:
         """``a -> a W`` for each linear form ``a`` over the output: one tensor of forms per input."""
+
+    def adjoint_spread(self, sizes: Tensor, inputs: Sequence[Shape]) -> list[Tensor]:
+        """``s -> s |W|`` for forms ``s`` that are not negative: the adjoint itself where ``W`` is not."""
+        return self.adjoint(sizes, inputs)
+
+    def adjoint_fuzz(self, sizes: Tensor, inputs: Sequence[Shape]) -> list[Tensor] | None:
+        """How far ``a W`` moves, for ``|a| <= s``, with parameters known only up to a radius."""
+        return None
 
     @abstractmethod
     def constant(self, forms: Tensor) -> Tensor:
@@ -111,17 +124,12 @@ class Affine(Operator):
     def magnitude(self, inputs: Sequence[Tensor]) -> Tensor:
         """``|W| m + |b|`` for magnitudes ``m``."""
 
-    @abstractmethod
-    def spread(self, inputs: Sequence[Tensor]) -> Tensor:
-        """``|W| r`` for error radii ``r``: how far the output moves when the inputs move by ``r``."""
-
     def fuzz(self, inputs: Sequence[Tensor]) -> Tensor | None:
         """How far parameters known only up to a radius can move the output for inputs of magnitude ``m``."""
         return None
 
-    @property
     @abstractmethod
-    def terms(self) -> int:
+    def terms(self, inputs: Sequence[Shape]) -> int:
         """Upper bound on the number of products summed in one entry of ``forward``, ``adjoint`` or
         ``constant``.
 

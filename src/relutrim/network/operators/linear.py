@@ -12,19 +12,11 @@ import numpy as np
 from relutrim.bounds.values import Interval, flat
 from relutrim.errors import NetworkError
 from relutrim.network.operators.base import Affine, Array, Mask, Shape, only, parameter
+from relutrim.network.operators.extremes import exact_extremes
 from relutrim.rounding import ETA, gamma, widen_down, widen_up
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-_UNITS = 1074
-
-
-def _units(value: float) -> int:
-    """A float as a multiple of the smallest one, ``2**-1074``."""
-    numerator, denominator = value.as_integer_ratio()
-    return numerator << _UNITS + 1 - denominator.bit_length()
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,16 +55,22 @@ class Linear(Affine):
     def multiply_adds(self, entries: int) -> int:
         return entries * int(self.weight.shape[1])
 
+    def terms(self, inputs: Sequence[Shape]) -> int:
+        return self._terms
+
     @property
-    def terms(self) -> int:
+    def _terms(self) -> int:
         return int(max(self.weight.shape)) + 1
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         (x,) = inputs
         return x @ self._w(x).T + self._b(x)
 
-    def adjoint(self, forms: Tensor) -> list[Tensor]:
+    def adjoint(self, forms: Tensor, inputs: Sequence[Shape]) -> list[Tensor]:
         return [forms @ self._w(forms)]
+
+    def adjoint_spread(self, sizes: Tensor, inputs: Sequence[Shape]) -> list[Tensor]:
+        return [sizes @ self._abs_w(sizes)]
 
     def forward_rows(self, index: Tensor, like: Tensor) -> Tensor:
         """The rows of ``W`` at ``index``: what :meth:`adjoint` makes of unit forms, without a product."""
@@ -112,7 +110,7 @@ class Linear(Affine):
         """Rounding radius of ``with_plus @ W+ + with_minus @ W- + b``, zero where every product is exactly
         zero.
         """
-        radius = gamma(self.terms) * (magnitude + self._b(magnitude).abs()) + self.terms * ETA
+        radius = gamma(self._terms) * (magnitude + self._b(magnitude).abs()) + self._terms * ETA
         if bool((magnitude == 0).any()):  # no product at all, or products that underflow
             some_plus = self._tensor("w+ != 0", magnitude, lambda: (self.weight > 0).T)
             some_minus = self._tensor("w- != 0", magnitude, lambda: (self.weight < 0).T)
@@ -123,15 +121,7 @@ class Linear(Affine):
 
     def exact_extremes(self, row: int, lo: Array, hi: Array) -> tuple[Fraction, Fraction]:
         """Smallest and largest value of output ``row`` over the box ``[lo, hi]``, in rational arithmetic."""
-        used = np.flatnonzero(self.weight[row])
-        # Integers in units of the smallest float squared: no greatest common divisors to search for.
-        low = high = _units(float(self.bias[row])) << _UNITS
-        for w, a, b in zip(*(v[used].tolist() for v in (self.weight[row], lo, hi)), strict=True):
-            factor = _units(w)
-            at_lo, at_hi = factor * _units(a), factor * _units(b)
-            low += min(at_lo, at_hi)
-            high += max(at_lo, at_hi)
-        return Fraction(low, 1 << 2 * _UNITS), Fraction(high, 1 << 2 * _UNITS)
+        return exact_extremes(self.weight[row], float(self.bias[row]), lo, hi)
 
     def _w(self, like: Tensor) -> Tensor:
         return self._tensor("w", like, lambda: self.weight)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Relu(Operator):
-    """The only operator that is not affine; every statement about stability is about its inputs."""
+    """Not affine; every statement about stability is about its inputs."""
 
     kind = "Relu"
 
@@ -28,6 +28,9 @@ class Relu(Operator):
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         (x,) = inputs
         return x.clamp(min=0)
+
+    def spread(self, inputs: Sequence[Tensor]) -> Tensor:
+        return inputs[0]
 
     def interval(self, inputs: Sequence[Interval]) -> Interval:
         (x,) = inputs

@@ -35,15 +35,14 @@ class Reshape(Affine):
     def reads(self, wanted: Mask, inputs: Sequence[Shape]) -> list[Mask]:
         return [wanted.reshape(self.before)]
 
-    @property
-    def terms(self) -> int:
+    def terms(self, inputs: Sequence[Shape]) -> int:
         return 0
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         (x,) = inputs
         return x.reshape(x.shape[0], *self.after)
 
-    def adjoint(self, forms: Tensor) -> list[Tensor]:
+    def adjoint(self, forms: Tensor, inputs: Sequence[Shape]) -> list[Tensor]:
         return [forms.reshape(forms.shape[0], *self.before)]
 
     def constant(self, forms: Tensor) -> Tensor:

@@ -112,16 +112,21 @@ class Scale(Affine):
     def multiply_adds(self, entries: int) -> int:
         return entries if (self.scale != 1).any() else 0
 
-    @property
-    def terms(self) -> int:
+    def terms(self, inputs: Sequence[Shape]) -> int:
         return 2
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         (x,) = inputs
         return x * self._t("scale", x) + self._t("shift", x)
 
-    def adjoint(self, forms: Tensor) -> list[Tensor]:
+    def adjoint(self, forms: Tensor, inputs: Sequence[Shape]) -> list[Tensor]:
         return [forms * self._t("scale", forms)]
+
+    def adjoint_spread(self, sizes: Tensor, inputs: Sequence[Shape]) -> list[Tensor]:
+        return [sizes * self._t("scale", sizes).abs()]
+
+    def adjoint_fuzz(self, sizes: Tensor, inputs: Sequence[Shape]) -> list[Tensor] | None:
+        return None if self.exact else [sizes * self._t("scale_radius", sizes)]
 
     def constant(self, forms: Tensor) -> Tensor:
         return flat(forms * self._t("shift", forms)).sum(1)

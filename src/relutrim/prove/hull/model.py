@@ -4,9 +4,9 @@ Per unstable neuron with pre-activation ``y`` in ``[L, U]``, output ``x`` and st
 ``y = w v + b``, ``x >= y``, ``x <= y - L (1 - z)``, ``x <= U z``; active neurons are ``x = w v + b``,
 inactive ones are left out. Only the neurons that the target depends on are in the program, and of those only
 ``depth`` layers: what lies before them is free within its range, which costs little where the ranges are
-tight and makes the program many times smaller. Weights too small to matter are dropped from a row, and the
-row is widened by what they could have added: trained with l1, most weights are such, and they slow the
-simplex down.
+tight and makes the program many times smaller. The maxima of max pooling are free in the same way. Weights
+too small to matter are dropped from a row, and the row is widened by what they could have added: trained with
+l1, most weights are such, and they slow the simplex down.
 
 Every row holds for the true values of every input of the domain: coefficients are taken as they are, and ends
 are rounded outward.
@@ -32,6 +32,8 @@ States: TypeAlias = Mapping[int, bool]
 """Neurons of a program, by number, whose states are fixed: True is on."""
 _OVERFLOW = np.errstate(over="ignore", invalid="ignore")
 """What overflows makes useless rows and NaN bounds, never false ones."""
+_LARGEST = 2 * 10**7
+"""A layer whose rows would take more numbers than this is not in the program."""
 _DROPPED = 1e-3
 """What the weights dropped from one row may add up to, as a share of what the bound is to gain."""
 
@@ -85,6 +87,7 @@ class Model:
         wanted: dict[str, set[int]] = {}
         distance: dict[str, int] = {}
         _want(wanted, distance, forms, 1)
+        widest = max(map(network.size, network.shapes))
         modelled: list[tuple[str, int, _Forms, float, float]] = []
         for relu in reversed(network.relus):
             if relu.name not in wanted:
@@ -94,7 +97,7 @@ class Model:
             entries = sorted(i for i in wanted.pop(relu.name) if not float(upper[i]) <= 0)
             if not entries:
                 continue
-            if distance[relu.name] > self.goal.depth:
+            if distance[relu.name] > self.goal.depth or len(entries) * widest > _LARGEST:
                 for i in entries:
                     self._column(relu.name, i, max(0.0, float(pre.lo.flatten()[i])), float(upper[i]))
                 continue
@@ -103,10 +106,12 @@ class Model:
             ):
                 modelled.append((relu.name, entry, reads, shift, off))
                 _want(wanted, distance, reads, distance[relu.name] + 1)
+        # The input, and maxima: nothing before them is in the program.
         source = network.input.name
-        box = values[source]
-        for entry in sorted(wanted.pop(source, ())):
-            self._column(source, entry, float(box.lo.flatten()[entry]), float(box.hi.flatten()[entry]))
+        for name in sorted(wanted):
+            lower, upper = values[name].lo.flatten(), values[name].hi.flatten()
+            for entry in sorted(wanted[name]):
+                self._column(name, entry, float(lower[entry]), float(upper[entry]))
         rows = self._region_rows(source)
         for item in reversed(modelled):
             rows += self._add_neuron(*item)

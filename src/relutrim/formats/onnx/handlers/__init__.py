@@ -1,5 +1,31 @@
 """How ONNX operators are read, one family per file. Importing this fills the registry."""
 
-from relutrim.formats.onnx.handlers import constants, elementwise, linear, normalisation, shaping, tails
+from relutrim.formats.onnx.handlers import (
+    constants,
+    convolution,
+    elementwise,
+    joining,
+    linear,
+    normalisation,
+    picking,
+    piecewise,
+    pooling,
+    reducing,
+    shaping,
+    tails,
+)
 
-__all__ = ["constants", "elementwise", "linear", "normalisation", "shaping", "tails"]
+__all__ = [
+    "constants",
+    "convolution",
+    "elementwise",
+    "joining",
+    "linear",
+    "normalisation",
+    "picking",
+    "piecewise",
+    "pooling",
+    "reducing",
+    "shaping",
+    "tails",
+]

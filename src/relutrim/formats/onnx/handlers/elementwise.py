@@ -9,7 +9,7 @@ import numpy as np
 
 from relutrim.errors import UnsupportedError
 from relutrim.formats.onnx.conversion import Call, Operand, Value, handles
-from relutrim.formats.onnx.handlers.broadcast import fitted
+from relutrim.formats.onnx.handlers.broadcast import fitted, same_shape
 from relutrim.network import Add, Relu, Scale
 from relutrim.network.operators import Array
 
@@ -35,7 +35,7 @@ def sum_up(call: Call) -> Operand:
         call.value(0)
     total = _total(call, [call.value(index) for index in indices if index not in constants])
     for index in constants:
-        total = call.shifted(*fitted(call, total, call.weights(index)))
+        total = call.shifted(*fitted(call, total, call.weights(index), expand=True))
     return total
 
 
@@ -43,12 +43,12 @@ def sum_up(call: Call) -> Operand:
 def subtract(call: Call) -> Operand:
     """``x - c``, ``c - x`` or ``x - y``."""
     if call.is_constant(1):
-        return call.shifted(*fitted(call, call.value(0), -call.weights(1)))
+        return call.shifted(*fitted(call, call.value(0), -call.weights(1), expand=True))
     if call.is_constant(0):
-        value, constant = fitted(call, call.value(1), call.weights(0))
+        value, constant = fitted(call, call.value(1), call.weights(0), expand=True)
         return call.emit(Scale.exactly(-1.0, constant), value)
-    _same_shape([call.value(0), call.value(1)])
-    return call.emit(Add(2), call.value(0), call.emit(Scale.exactly(-1.0), call.value(1)))
+    first, second = same_shape(call, [call.value(0), call.value(1)])
+    return call.emit(Add(2), first, call.emit(Scale.exactly(-1.0), second))
 
 
 @handles("Mul", inputs=(2, 2))
@@ -60,7 +60,7 @@ def multiply(call: Call) -> Operand:
             "it multiplies two computed values, which is not affine; relutrim represents products with "
             "constants only"
         )
-    value, constant = fitted(call, call.value(1 - side), call.weights(side))
+    value, constant = fitted(call, call.value(1 - side), call.weights(side), expand=True)
     return call.emit(Scale.exactly(constant), value)
 
 
@@ -72,7 +72,7 @@ def divide(call: Call) -> Operand:
             "it divides by a computed value, which is not affine; relutrim represents division by "
             "constants only"
         )
-    value, divisor = fitted(call, call.value(0), call.weights(1))
+    value, divisor = fitted(call, call.value(0), call.weights(1), expand=True)
     return call.emit(_division(divisor), value)
 
 
@@ -86,20 +86,11 @@ def _division(divisor: Array) -> Scale:
 
 def _total(call: Call, values: Sequence[Value]) -> Value:
     """The sum of values; one that occurs ``k`` times is multiplied by ``k``, so that each is read once."""
-    _same_shape(values)
     times = Counter(value.name for value in values)
-    distinct = list({value.name: value for value in values}.values())
+    given = {value.name: value for value in values}
+    distinct = dict(zip(given, same_shape(call, list(given.values())), strict=True))
     terms = [
-        value if times[value.name] == 1 else call.emit(Scale.exactly(float(times[value.name])), value)
-        for value in distinct
+        value if times[name] == 1 else call.emit(Scale.exactly(float(times[name])), value)
+        for name, value in distinct.items()
     ]
     return terms[0] if len(terms) == 1 else call.emit(Add(len(terms)), *terms)
-
-
-def _same_shape(values: Sequence[Value]) -> None:
-    shapes = [value.shape for value in values]
-    if any(shape != shapes[0] for shape in shapes):
-        raise UnsupportedError(
-            f"it combines computed values of shapes {shapes} (without the batch axis) by broadcasting; "
-            "relutrim represents that for equal shapes only"
-        )

@@ -1,22 +1,23 @@
 """Operators that move numbers and change none: Flatten, Reshape, Squeeze, Transpose, Identity, Dropout, ...
 
-On constants they are carried out, for exporters write weights that way; on values they become a Reshape, or
-are refused where the numbers would change their order or leave the batch axis.
+On constants they are carried out, for exporters write weights that way; on values they become a Reshape or a
+Transpose, or are refused where numbers would leave the batch axis.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NoReturn
 
 import numpy as np
+from onnx import TensorProto
 
 from relutrim.errors import InputError, NetworkError, UnsupportedError
-from relutrim.formats.onnx.conversion import BatchAxisError, Call, Operand, Tail, Value, handles
-from relutrim.formats.onnx.tensors import FLOATS, MOST_AXES, Constant, type_name
+from relutrim.formats.onnx.conversion import Call, Operand, Tail, Value, handles
+from relutrim.formats.onnx.handlers.axes import given_axes, normalised, refuse_batch
+from relutrim.formats.onnx.tensors import FLOATS, Constant, type_name
 from relutrim.network import TailStep
-from relutrim.network.operators import Shape
+from relutrim.network.operators import Shape, Transpose
 
 
 @handles("Identity", inputs=(1, 1), behind_tail=True)
@@ -63,10 +64,10 @@ def flatten(call: Call) -> Operand:
     if not call.batched:
         return call.reshaped(value, (math.prod(value.shape[:axis]), math.prod(value.shape[axis:])))
     if axis == 0 and call.graph.port.batch != 1:
-        _refuse_batch("it flattens the batch into one row")
+        refuse_batch("it flattens the batch into one row")
     rest = max(axis - 1, 0)
     if math.prod(value.shape[:rest]) != 1:
-        _refuse_batch(f"it flattens from axis {axis} on, so that other axes join the batch")
+        refuse_batch(f"it flattens from axis {axis} on, so that other axes join the batch")
     return call.reshaped(value, (math.prod(value.shape[rest:]),))
 
 
@@ -88,7 +89,7 @@ def reshape(call: Call) -> Operand:
 @handles("Squeeze", inputs=(1, 2), attributes=("axes",))
 def squeeze(call: Call) -> Operand:
     """Drop axes of length 1."""
-    operand, axes = call.operand(0), _axes(call)
+    operand, axes = call.operand(0), given_axes(call, 13)
     if isinstance(operand, Constant):
         return _moved(operand, _squeezed(operand.array.shape, axes))
     value = call.value(0)
@@ -96,11 +97,11 @@ def squeeze(call: Call) -> Operand:
         return call.reshaped(value, _squeezed(value.shape, axes))
     batch, rank = call.graph.port.batch, len(value.shape) + 1
     if axes is None and not (isinstance(batch, int) and batch > 1):
-        _refuse_batch("it drops all axes of length 1, the batch axis among them if the batch is 1")
+        refuse_batch("it drops all axes of length 1, the batch axis among them if the batch is 1")
     if axes is not None:
-        axes = _normalised(axes, rank)
+        axes = normalised(axes, rank)
         if 0 in axes:
-            _refuse_batch("it drops the batch axis")
+            refuse_batch("it drops the batch axis")
         axes = tuple(axis - 1 for axis in axes)
     return call.reshaped(value, _squeezed(value.shape, axes))
 
@@ -108,7 +109,7 @@ def squeeze(call: Call) -> Operand:
 @handles("Unsqueeze", inputs=(1, 2), attributes=("axes",))
 def unsqueeze(call: Call) -> Operand:
     """Insert axes of length 1, which are counted in the result."""
-    operand, axes = call.operand(0), _axes(call)
+    operand, axes = call.operand(0), given_axes(call, 13)
     if axes is None:
         raise InputError("it does not say which axes to insert")
     if isinstance(operand, Constant):
@@ -116,15 +117,15 @@ def unsqueeze(call: Call) -> Operand:
     value = call.value(0)
     if not call.batched:
         return call.reshaped(value, _unsqueezed(value.shape, axes))
-    axes = _normalised(axes, len(value.shape) + 1 + len(axes))
+    axes = normalised(axes, len(value.shape) + 1 + len(axes))
     if 0 in axes:
-        _refuse_batch("it inserts an axis in front of the batch")
+        refuse_batch("it inserts an axis in front of the batch")
     return call.reshaped(value, _unsqueezed(value.shape, tuple(axis - 1 for axis in axes)))
 
 
 @handles("Transpose", inputs=(1, 1), attributes=("perm",))
 def transpose(call: Call) -> Operand:
-    """Another order of the axes; on a value only if the numbers stay in theirs."""
+    """Another order of the axes; where the numbers of a value stay in theirs, it is a reshape."""
     operand = call.operand(0)
     value = None if isinstance(operand, Constant) else call.value(0)
     rank = operand.array.ndim if isinstance(operand, Constant) else len(call.value(0).shape) + call.batched
@@ -137,25 +138,33 @@ def transpose(call: Call) -> Operand:
     assert value is not None
     if call.batched:
         if order[0] != 0:
-            _refuse_batch("it moves the batch axis")
+            refuse_batch("it moves the batch axis")
         order = tuple(axis - 1 for axis in order[1:])
     long = [axis for axis in order if value.shape[axis] != 1]
     if long != sorted(long):
-        raise UnsupportedError(
-            f"it brings the numbers of a value of shape {value.shape} into another order; "
-            "relutrim represents only transposes that move axes of length 1"
-        )
+        return call.emit(Transpose(order), value)
     return call.reshaped(value, tuple(value.shape[axis] for axis in order))
+
+
+@handles("Shape", inputs=(1, 1), attributes=("end", "start"))
+def shape_of(call: Call) -> Operand:
+    """The sizes of a tensor, where the file fixes them all."""
+    operand = call.operand(0)
+    sizes = operand.array.shape if isinstance(operand, Constant) else call.value(0).shape
+    if call.batched and not isinstance(operand, Constant):
+        batch = call.graph.port.batch
+        if not isinstance(batch, int):
+            raise UnsupportedError(
+                "it computes a shape from the open batch size; simplify the model with onnxsim or export it "
+                "with a fixed input shape"
+            )
+        sizes = (batch, *sizes)
+    wanted = sizes[call.integer("start", 0) : call.integer("end", len(sizes))]
+    return Constant(call.output, TensorProto.INT64, np.array(wanted, np.int64))
 
 
 def _moved(constant: Constant, shape: Shape) -> Constant:
     return Constant(constant.name, constant.kind, constant.array.reshape(shape))
-
-
-def _refuse_batch(what: str) -> NoReturn:
-    raise BatchAxisError(
-        f"{what}; export the model with a fixed batch size of 1, or so that axis 0 stays the batch"
-    )
 
 
 def _flat_axis(axis: int, rank: int) -> int:
@@ -183,7 +192,7 @@ def _row_shape(call: Call, value: Value, target: Sequence[int], copies: bool) ->
     """What ``target`` makes of a single row, provided that axis 0 stays the batch."""
     batch = call.graph.port.batch
     if not target:
-        _refuse_batch("it drops the batch axis")
+        refuse_batch("it drops the batch axis")
     if target[0] == -1:
         # The batch is what is left over, if the rest takes one row whole.
         shape = value.shape
@@ -192,34 +201,17 @@ def _row_shape(call: Call, value: Value, target: Sequence[int], copies: bool) ->
             for axis, size in enumerate(target[1:])
         ]
         if math.prod(rest) != math.prod(value.shape):
-            _refuse_batch(f"the shape {tuple(target)} splits or joins rows of a batch of shape {value.shape}")
+            refuse_batch(f"the shape {tuple(target)} splits or joins rows of a batch of shape {value.shape}")
     elif target[0] != batch and not (target[0] == 0 and copies):
-        _refuse_batch(f"the shape {tuple(target)} does not keep the batch axis of {batch!r}")
+        refuse_batch(f"the shape {tuple(target)} does not keep the batch axis of {batch!r}")
     # With a stand-in of length 1 for the batch, the rest is as for any tensor.
     return _resolved((1, *value.shape), [1, *target[1:]], copies)[1:]
-
-
-def _axes(call: Call) -> tuple[int, ...] | None:
-    """The axes: an attribute until opset 12, an input since."""
-    attribute, legacy = call.integer_list("axes"), call.graph.opset < 13
-    if (attribute is not None and not legacy) or (call.has(1) and legacy):
-        raise InputError(f"its axes are not given the way opset {call.graph.opset} does; the file is damaged")
-    return call.integers(1) if call.has(1) else attribute
-
-
-def _normalised(axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    if rank > MOST_AXES or any(not -rank <= axis < rank for axis in axes):
-        raise NetworkError(f"its axes {tuple(axes)} do not exist in a tensor with {rank} axes")
-    found = tuple(axis % rank for axis in axes)
-    if len(set(found)) != len(found):
-        raise NetworkError(f"its axes {tuple(axes)} name one axis twice")
-    return found
 
 
 def _squeezed(shape: Shape, axes: Sequence[int] | None) -> Shape:
     if axes is None:
         return tuple(size for size in shape if size != 1)
-    dropped = _normalised(axes, len(shape))
+    dropped = normalised(axes, len(shape))
     if any(shape[axis] != 1 for axis in dropped):
         raise NetworkError(
             f"it drops axes {tuple(axes)} of a tensor of shape {shape}, which are not all of length 1"
@@ -228,6 +220,6 @@ def _squeezed(shape: Shape, axes: Sequence[int] | None) -> Shape:
 
 
 def _unsqueezed(shape: Shape, axes: Sequence[int]) -> Shape:
-    inserted = _normalised(axes, len(shape) + len(axes))
+    inserted = normalised(axes, len(shape) + len(axes))
     sizes = iter(shape)
     return tuple(1 if axis in inserted else next(sizes) for axis in range(len(shape) + len(axes)))

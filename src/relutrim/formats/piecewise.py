@@ -1,0 +1,72 @@
+"""Piecewise linear functions as ReLUs and affine maps, exact over the real numbers: no weight is rounded.
+
+Every function takes ``emit``, which applies an operator to values and returns the result.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from relutrim.errors import UnsupportedError
+from relutrim.network.operators import Add, Array, Operator, Relu, Scale
+
+V = TypeVar("V")
+
+
+class Emit(Protocol[V]):
+    """Apply an operator."""
+
+    def __call__(self, operator: Operator, /, *inputs: V) -> V:
+        """The result."""
+
+
+def clip(emit: Emit[V], x: V, low: Array | float | None, high: Array | float | None) -> V:
+    """``min(max(x, low), high) = low + relu(x - low) - relu(x - high)``; None is no limit."""
+    if low is None and high is None:
+        return x
+    if low is None:
+        assert high is not None
+        return minimum(emit, x, high)
+    if high is None:
+        return _shifted(emit, emit(Relu(), _shifted(emit, x, -np.asarray(low, float))), low)
+    if (np.asarray(low) > np.asarray(high)).any():
+        raise UnsupportedError(
+            f"its lower limit {low} is above its upper one {high}, so that its result is a constant; "
+            "correct the limits"
+        )
+    above_low = emit(Relu(), _shifted(emit, x, -np.asarray(low, float)))
+    above_high = emit(Relu(), _shifted(emit, x, -np.asarray(high, float)))
+    return _shifted(emit, emit(Add(2), above_low, emit(Scale.exactly(-1.0), above_high)), low)
+
+
+def minimum(emit: Emit[V], x: V, high: Array | float) -> V:
+    """``min(x, high) = high - relu(high - x)``."""
+    return emit(Scale.exactly(-1.0, high), emit(Relu(), emit(Scale.exactly(-1.0, high), x)))
+
+
+def leaky_relu(emit: Emit[V], x: V, slope: Array | float) -> V:
+    """``relu(x) - slope * relu(-x)``."""
+    negative = emit(Relu(), emit(Scale.exactly(-1.0), x))
+    return emit(Add(2), emit(Relu(), x), emit(Scale.exactly(-np.asarray(slope, float)), negative))
+
+
+def absolute(emit: Emit[V], x: V) -> V:
+    """``|x| = relu(x) + relu(-x)``."""
+    return emit(Add(2), emit(Relu(), x), emit(Relu(), emit(Scale.exactly(-1.0), x)))
+
+
+def larger(emit: Emit[V], x: V, y: V) -> V:
+    """``max(x, y) = x + relu(y - x)``."""
+    return emit(Add(2), x, emit(Relu(), emit(Add(2), y, emit(Scale.exactly(-1.0), x))))
+
+
+def smaller(emit: Emit[V], x: V, y: V) -> V:
+    """``min(x, y) = x - relu(x - y)``."""
+    above = emit(Relu(), emit(Add(2), x, emit(Scale.exactly(-1.0), y)))
+    return emit(Add(2), x, emit(Scale.exactly(-1.0), above))
+
+
+def _shifted(emit: Emit[V], x: V, by: Array | float) -> V:
+    return emit(Scale.exactly(shift=by), x) if np.any(by) else x

@@ -1,0 +1,203 @@
+"""Drop channels: slices of values that are always 0, or that nobody reads, wherever they run through the
+graph.
+
+1. **Label** the slices of every value (:mod:`relutrim.rewrite.channels`): a channel runs on through ReLU,
+   pooling, batch norm, flattening, sums and concatenations, and all of these places lose it together.
+2. **Ask** which entries matter: those that can be other than 0 and that an output depends on.
+3. **Cut** the labels none of whose entries matter, everywhere. Nothing is rounded and no weight changes, so
+   the network computes exactly what it did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from relutrim.bounds.values import Interval
+from relutrim.network.graph import Network, Node
+from relutrim.network.operators import (
+    Affine,
+    Concat,
+    Convolution,
+    Linear,
+    Operator,
+    Relu,
+    Reshape,
+    Scale,
+    Shape,
+    Take,
+)
+from relutrim.rewrite.channels import Index, Labels
+from relutrim.rewrite.draft import Draft, Mask, Step
+
+NAME = "drop-channels"
+
+
+def drop_channels(draft: Draft) -> Draft:
+    """The draft without the slices that are always 0 or that nobody reads."""
+    network = draft.network
+    labels = Labels(network)
+    matters = {labels.root(label) for label in labels.pinned}
+    for name, entries in _matters(draft).items():
+        slices = labels.slices[name]
+        others = tuple(axis for axis in range(entries.ndim) if axis != slices.axis)
+        matters.update(labels.roots(name)[np.atleast_1d(entries.any(axis=others))].tolist())
+    for name in network.shapes:
+        roots = labels.roots(name)
+        if len(roots) and not np.isin(roots, list(matters)).any():
+            matters.add(int(roots[0]))  # a value without entries is no value
+    return _cut(draft, labels, matters)
+
+
+def _matters(draft: Draft) -> dict[str, Mask]:
+    """Per value, which entries can be other than 0 and have a say in an output."""
+    network = draft.network
+    nonzero = can_be_nonzero(draft)
+    wanted = {name: np.full(shape, network.is_output(name)) for name, shape in network.shapes.items()}
+    for node in reversed(network.nodes):
+        shapes = [network.shapes[name] for name in node.inputs]
+        read = node.operator.reads(wanted[node.name] & nonzero[node.name], shapes)
+        for name, entries in zip(node.inputs, read, strict=True):
+            wanted[name] = wanted[name] | entries
+    return {name: wanted[name] & nonzero[name] for name in wanted}
+
+
+def can_be_nonzero(draft: Draft) -> dict[str, Mask]:
+    """Per value, which entries can be other than 0 on the domain."""
+    network = draft.network
+    found: dict[str, Mask] = {network.input.name: np.ones(network.input.shape, dtype=np.bool_)}
+    for node in network.nodes:
+        found[node.name] = _nonzero(draft, node, [found[name] for name in node.inputs])
+    return found
+
+
+def _nonzero(draft: Draft, node: Node, before: list[Mask]) -> Mask:
+    """Which entries of a value can be other than 0, if those of its inputs are as ``before`` says."""
+    tensors = [torch.as_tensor(mask).to(torch.float64)[None] for mask in before]
+    operator = node.operator
+    if isinstance(operator, Affine):
+        some = operator.spread(tensors) > 0
+        some |= operator.magnitude([torch.zeros_like(t) for t in tensors]) > 0
+        fuzz = operator.fuzz(tensors)
+        some = some if fuzz is None else some | (fuzz > 0)
+    else:
+        some = operator.forward(tensors) > 0
+    mask: Mask = some[0].numpy()
+    if isinstance(operator, Relu):
+        mask = mask & ~draft.zero[node.name].reshape(mask.shape)
+    return mask
+
+
+def _cut(draft: Draft, labels: Labels, matters: set[int]) -> Draft:
+    network = draft.network
+    keep = {name: np.isin(labels.roots(name), list(matters)) for name in network.shapes}
+    if all(mask.all() for mask in keep.values()):
+        return draft
+    cut = _Cut(network, labels, keep)
+    change: dict[str, Node | None] = {
+        node.name: Node(node.name, cut.operator(node), node.inputs) for node in network.nodes
+    }
+    smaller = network.edit(change=change)
+    gone = network.neurons - smaller.neurons
+    identity = {relu.name: cut.flat(relu.name, draft.identity[relu.name]) for relu in network.relus}
+    zero = {relu.name: cut.flat(relu.name, draft.zero[relu.name]) for relu in network.relus}
+    ranges = {
+        name: Interval(*(torch.as_tensor(cut.value(name, end[0].numpy()))[None] for end in (r.lo, r.hi)))
+        for name, r in draft.ranges.items()
+    }
+    where = [
+        name
+        for node in network.nodes
+        if isinstance(node.operator, Relu) and not keep[name := node.name].all()
+    ]
+    count = sum(int((~keep[name]).sum()) for name in where)
+    step = Step(NAME, where[0] if where else "", f"removed {count} channels in {len(where)} layers", gone)
+    return draft.rewritten(smaller, step, identity=identity, zero=zero, ranges=ranges)
+
+
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    """A network's parts without the slices that go."""
+
+    network: Network
+    labels: Labels
+    keep: dict[str, Mask]
+
+    def kept(self, name: str) -> Index:
+        """Which slices of a value stay."""
+        return np.flatnonzero(self.keep[name])
+
+    def shape(self, name: str) -> Shape:
+        """The shape that a value has then."""
+        shape = list(self.network.shapes[name])
+        if shape:
+            shape[self.labels.slices[name].axis] = len(self.kept(name))
+        return tuple(shape)
+
+    def value(self, name: str, array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        """An array of the value's shape without what goes."""
+        return np.take(array, self.kept(name), axis=self.labels.slices[name].axis) if array.ndim else array
+
+    def flat(self, name: str, mask: Mask) -> Mask:
+        """The same for a flat mask over the value's entries."""
+        found: Mask = self.value(name, mask.reshape(self.network.shapes[name])).reshape(-1).astype(np.bool_)
+        return found
+
+    def operator(self, node: Node) -> Operator:
+        """The node's operator on what stays."""
+        operator, rows = node.operator, self.kept(node.name)
+        columns = self.kept(node.inputs[0])
+        match operator:
+            case Linear():
+                own = operator.weight[rows]
+                last = len(self.network.shapes[node.inputs[0]]) - 1
+                inward = self.labels.slices[node.inputs[0]].axis == last
+                return Linear(own[:, columns] if inward else own, operator.bias[rows])
+            case Convolution():
+                kernel = operator.weight[rows]
+                if operator.groups == 1:
+                    kernel = kernel[:, columns] if self.labels.slices[node.inputs[0]].axis == 0 else kernel
+                    return replace(operator, weight=kernel, bias=operator.bias[rows])
+                groups = operator.groups if len(rows) == len(operator.bias) else len(rows)
+                return replace(operator, weight=kernel, bias=operator.bias[rows], groups=groups)
+            case Scale():
+                return self._scale(node.name, operator)
+            case Reshape():
+                return Reshape(self.shape(node.inputs[0]), self.shape(node.name))
+            case Take():
+                return Take(self._picks(node, operator))
+            case Concat():
+                return Concat(operator.axis, tuple(self.shape(n)[operator.axis] for n in node.inputs))
+            case _:
+                return operator
+
+    def _scale(self, name: str, operator: Scale) -> Scale:
+        """Parameters that vary along the axis lose what goes."""
+        shape, axis = self.network.shapes[name], self.labels.slices[name].axis
+        behind = len(shape) - axis  # axes are counted from the last when arrays broadcast
+
+        def part(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+            if array.ndim < behind or array.shape[-behind] == 1:
+                return array
+            return np.take(array, self.kept(name), axis=array.ndim - behind)
+
+        return replace(
+            operator,
+            scale=part(operator.scale),
+            shift=part(operator.shift),
+            scale_radius=part(operator.scale_radius),
+            shift_radius=part(operator.shift_radius),
+        )
+
+    def _picks(self, node: Node, operator: Take) -> tuple[Index | None, ...]:
+        axis = self.labels.slices[node.name].axis
+        picks = list(operator.picks)
+        pick = picks[axis]
+        if pick is not None:
+            place = np.cumsum(self.keep[node.inputs[0]]) - 1
+            left = pick[self.kept(node.name)]
+            picks[axis] = np.where(left < 0, -1, place[left])
+        return tuple(picks)

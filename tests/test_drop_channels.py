@@ -1,0 +1,202 @@
+"""Channels that are always 0, or that nobody reads, go wherever they run through the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from relutrim.analysis import analyze_network
+from relutrim.domain import Box
+from relutrim.network import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.network.operators import (
+    AveragePool,
+    Concat,
+    Convolution,
+    MaxPool,
+    Mean,
+    Operator,
+    Take,
+    Transpose,
+)
+from relutrim.prove.verdict import Evidence
+from relutrim.rewrite.draft import Draft
+from relutrim.rewrite.drop_channels import drop_channels
+from rewriting import QUICK
+
+RNG = np.random.default_rng(0)
+
+
+def conv(inputs: int, outputs: int, dead: tuple[int, ...] = (), **options: Any) -> Convolution:
+    """A 3x3 convolution of random weights; the channels ``dead`` are always below 0 on [0, 1]."""
+    groups = options.pop("groups", 1)
+    weight = RNG.normal(size=(outputs, inputs // groups, 3, 3))
+    bias = RNG.uniform(0.1, 1, outputs)
+    for channel in dead:
+        weight[channel], bias[channel] = -np.abs(weight[channel]), -1.0
+    return Convolution(weight, bias, (1, 1), ((1, 1), (1, 1)), (1, 1), groups)
+
+
+def linear(inputs: int, outputs: int) -> Linear:
+    return Linear(RNG.normal(size=(outputs, inputs)), RNG.normal(size=outputs))
+
+
+def network(shape: tuple[int, ...], *nodes: tuple[str, Operator, Any]) -> Network:
+    made = tuple(Node(n, o, (i,) if isinstance(i, str) else tuple(i)) for n, o, i in nodes)
+    return Network(Port("x", shape), made, (Output("y", made[-1].name),))
+
+
+def dropped(original: Network) -> Network:
+    """The network without the channels, which must compute the same, and what is known of it must hold."""
+    stability = analyze_network(original, Box(0, 1), data=None, **QUICK)
+    draft = drop_channels(Draft.start(original, stability, Evidence.PROOF))
+    x = torch.rand(64, original.input.size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    before, after = original.run(x), draft.network.run(x)
+    y = original.outputs[0].source
+    torch.testing.assert_close(before[y], after[y], rtol=1e-12, atol=1e-12)
+    assert draft.realise().proven == 0
+    for name, interval in draft.ranges.items():
+        assert interval.lo.shape[1:] == draft.network.shapes[name]
+        assert (after[name] >= interval.lo - 1e-9).all()
+        assert (after[name] <= interval.hi + 1e-9).all()
+    for relu in draft.network.relus:
+        assert draft.zero[relu.name].size == draft.network.size(relu.name)
+    return draft.network
+
+
+def kernels(smaller: Network) -> list[tuple[int, ...]]:
+    found = [n.operator for n in smaller.nodes if isinstance(n.operator, Convolution | Linear)]
+    return [operator.weight.shape[:2] for operator in found]
+
+
+def test_channels_go_through_pooling_batch_norm_and_flattening():
+    norm = Scale.exactly(RNG.uniform(0.5, 2, (4, 1, 1)), np.zeros((4, 1, 1)))
+    smaller = dropped(
+        network(
+            (2, 6, 6),
+            ("c1", conv(2, 4, dead=(1,)), "x"),
+            ("r1", Relu(), "c1"),
+            ("n1", norm, "r1"),
+            ("p1", MaxPool((2, 2), (2, 2), ((0, 0), (0, 0)), (1, 1)), "n1"),
+            ("c2", conv(4, 5, dead=(0, 3)), "p1"),
+            ("r2", Relu(), "c2"),
+            ("p2", AveragePool((2, 2), (1, 1), ((0, 0), (0, 0))), "r2"),
+            ("flat", Reshape((5, 2, 2), (20,)), "p2"),
+            ("y", linear(20, 3), "flat"),
+        )
+    )
+    assert kernels(smaller) == [(3, 2), (3, 3), (3, 12)]
+
+
+def test_a_shift_behind_a_dead_channel_makes_it_count():
+    """Batch norm lifts the zeros to a constant: the channel stays."""
+    norm = Scale.exactly(np.ones((3, 1, 1)), np.array([0.5, 0.0, 0.0]).reshape(3, 1, 1))
+    smaller = dropped(
+        network(
+            (1, 4, 4),
+            ("c1", conv(1, 3, dead=(0, 1)), "x"),
+            ("r1", Relu(), "c1"),
+            ("n1", norm, "r1"),
+            ("y", conv(3, 2), "n1"),
+        )
+    )
+    assert kernels(smaller) == [(2, 1), (2, 2)]
+
+
+@pytest.mark.parametrize(("dead", "left"), [((), 4), ((1, 2), 3)])
+def test_a_sum_ties_the_channels_of_what_it_adds(dead, left):
+    """Only what is dead in both branches goes."""
+    smaller = dropped(
+        network(
+            (1, 4, 4),
+            ("c1", conv(1, 4, dead=(0, 1)), "x"),
+            ("r1", Relu(), "c1"),
+            ("c2", conv(1, 4, dead=dead), "x"),
+            ("r2", Relu(), "c2"),
+            ("sum", Add(2), ("r1", "r2")),
+            ("y", conv(4, 2), "sum"),
+        )
+    )
+    assert kernels(smaller) == [(left, 1), (left, 1), (2, left)]
+
+
+def test_concatenations_keep_branches_apart():
+    smaller = dropped(
+        network(
+            (1, 4, 4),
+            ("c1", conv(1, 3, dead=(2,)), "x"),
+            ("r1", Relu(), "c1"),
+            ("c2", conv(1, 4, dead=(0, 1)), "x"),
+            ("r2", Relu(), "c2"),
+            ("join", Concat(0, (3, 4)), ("r1", "r2")),
+            ("y", conv(7, 2), "join"),
+        )
+    )
+    assert kernels(smaller) == [(2, 1), (2, 1), (2, 4)]
+
+
+def test_what_nobody_takes_goes_and_picks_are_counted_anew():
+    picks = Take((np.array([3, 1]), None, None))
+    smaller = dropped(
+        network(
+            (1, 4, 4),
+            ("c1", conv(1, 5, dead=(3,)), "x"),
+            ("r1", Relu(), "c1"),
+            ("some", picks, "r1"),
+            ("y", conv(2, 2), "some"),
+        )
+    )
+    assert kernels(smaller) == [(1, 1), (2, 1)]
+
+
+def test_a_kernel_per_channel_ties_what_it_reads_to_what_it_makes():
+    smaller = dropped(
+        network(
+            (1, 4, 4),
+            ("c1", conv(1, 4, dead=(1,)), "x"),
+            ("r1", Relu(), "c1"),
+            ("c2", conv(4, 4, dead=(1, 2), groups=4), "r1"),
+            ("r2", Relu(), "c2"),
+            ("y", conv(4, 2), "r2"),
+        )
+    )
+    assert kernels(smaller) == [(2, 1), (2, 1), (2, 2)]
+
+
+def test_channels_last():
+    """As TensorFlow exports: transposed before the flattening."""
+    smaller = dropped(
+        network(
+            (1, 4, 4),
+            ("c1", conv(1, 3, dead=(1,)), "x"),
+            ("r1", Relu(), "c1"),
+            ("last", Transpose((1, 2, 0)), "r1"),
+            ("flat", Reshape((4, 4, 3), (48,)), "last"),
+            ("y", linear(48, 2), "flat"),
+        )
+    )
+    assert kernels(smaller) == [(2, 1), (2, 32)]
+
+
+def test_means_over_space_keep_channels_and_means_over_channels_keep_them_all():
+    layers = (("c1", conv(1, 3, dead=(1,)), "x"), ("r1", Relu(), "c1"))
+    over = network((1, 4, 4), *layers, ("m", Mean((1, 2), keep=False), "r1"), ("y", linear(3, 2), "m"))
+    assert kernels(dropped(over)) == [(2, 1), (2, 2)]
+    across = network((1, 4, 4), *layers, ("y", Mean((0,), keep=False), "r1"))
+    assert kernels(dropped(across)) == [(3, 1)]
+
+
+def test_a_layer_that_is_dead_as_a_whole_keeps_one_channel():
+    smaller = dropped(
+        network(
+            (1, 4, 4), ("c1", conv(1, 3, dead=(0, 1, 2)), "x"), ("r1", Relu(), "c1"), ("y", conv(3, 2), "r1")
+        )
+    )
+    assert kernels(smaller) == [(1, 1), (2, 1)]
+
+
+def test_outputs_and_inputs_keep_their_shapes():
+    smaller = dropped(network((2, 4, 4), ("c1", conv(2, 3, dead=(1,)), "x"), ("y", Relu(), "c1")))
+    assert kernels(smaller) == [(3, 2)]

@@ -1,0 +1,108 @@
+"""Piecewise linear functions are ReLUs and affine maps, exactly."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onnx_models import assert_reads, model, numbers, op
+from oracle import outputs
+from relutrim.errors import InputError, UnsupportedError
+from relutrim.formats.onnx import network_from_proto
+from relutrim.network import Relu
+
+MOST = float(np.finfo(np.float32).max)
+
+
+def number(value: float) -> np.ndarray:
+    return np.array(value, np.float32)
+
+
+@pytest.mark.parametrize("limits", [(0, 6), (-1, 1), (0.5, 0.5), (-0.5, None), (None, 0.25), (0, None)])
+@pytest.mark.parametrize("opset", [7, 11, 17])
+def test_clip(limits, opset):
+    low, high = limits
+    if opset < 11:
+        given = {"min": low, "max": high}
+        node, weights = op("Clip", ["x"], **{k: float(v) for k, v in given.items() if v is not None}), {}
+    else:
+        weights = {k: number(v) for k, v in (("a", low), ("b", high)) if v is not None}
+        node = op("Clip", ["x", "a" if low is not None else "", "b" if high is not None else ""])
+    network = assert_reads(model([node], ["n", 20], weights, opset=opset))
+    assert len(network.relus) == sum(limit is not None for limit in limits)
+
+
+def test_the_largest_number_is_no_limit():
+    network = assert_reads(model([op("Clip", ["x"], min=0.0, max=MOST)], ["n", 20], opset=9))
+    assert [type(node.operator) for node in network] == [Relu]
+    weights = {"a": number(-np.inf), "b": number(2)}
+    assert len(assert_reads(model([op("Clip", ["x", "a", "b"])], ["n", 20], weights)).relus) == 1
+
+
+@pytest.mark.parametrize("alpha", [None, 0.01, 0.3, 1.5, -0.5, 0.0])
+def test_leaky_relu(alpha):
+    attributes = {} if alpha is None else {"alpha": alpha}
+    assert_reads(model([op("LeakyRelu", ["x"], **attributes)], ["n", 20]))
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1), (1,), (3, 4, 5), ()])
+def test_prelu(shape):
+    assert_reads(model([op("PRelu", ["x", "s"])], ["n", 3, 4, 5], {"s": numbers(*shape)}))
+
+
+@pytest.mark.parametrize("attributes", [{}, {"alpha": 0.5, "beta": 0.1}])
+def test_hard_sigmoid(attributes):
+    assert_reads(model([op("HardSigmoid", ["x"], **attributes)], ["n", 20]))
+
+
+@pytest.mark.parametrize("kind", ["Abs", "Neg"])
+def test_sign_changes(kind):
+    assert_reads(model([op(kind, ["x"])], ["n", 20]))
+
+
+@pytest.mark.parametrize("kind", ["Max", "Min"])
+def test_extremes_of_values_and_constants(kind):
+    nodes = [op("Neg", ["x"], "h"), op("Abs", ["x"], "k"), op(kind, ["h", "c", "x", "k", "h"])]
+    assert_reads(model(nodes, ["n", 3], {"c": numbers(3)}))
+    assert_reads(model([op(kind, ["x"])], ["n", 3]))
+    network = assert_reads(model([op(kind, ["x", "c"])], ["n", 3], {"c": number(0)}))
+    assert len(network.relus) == 1
+
+
+@given(
+    st.floats(-3, 3, width=32), st.floats(0, 3, width=32), st.fractions(-5, 5, max_denominator=1000),
+    st.floats(-1, 1, width=32),
+)  # fmt: skip
+def test_nothing_is_rounded(low, span, x, slope):
+    """In exact arithmetic the network is the function with the numbers of the file."""
+    low, high = np.float32(low), np.float32(low) + np.float32(span)
+    network = network_from_proto(model([op("Clip", ["x", "a", "b"])], ["n", 1], {"a": low, "b": high}))
+    assert outputs(network, [x]) == [min(max(x, Fraction(float(low))), Fraction(float(high)))]
+    network = network_from_proto(model([op("LeakyRelu", ["x"], alpha=slope)], ["n", 1]))
+    assert outputs(network, [x]) == [x if x > 0 else Fraction(slope) * x]
+
+
+BAD = {
+    "limits that cross": ([op("Clip", ["x", "a", "b"])], {"a": number(2), "b": number(1)}, "above its upper"),
+    "limit of NaN": ([op("Clip", ["x", "a"])], {"a": number(np.nan)}, "NaN"),
+    "several limits": ([op("Clip", ["x", "a"])], {"a": numbers(3)}, "one number"),
+    "computed limit": ([op("Clip", ["x", "x"])], {}, "'x' is computed"),
+    "infinite lower limit": ([op("Clip", ["x", "a"])], {"a": number(np.inf)}, "nothing between"),
+    "computed slope": ([op("PRelu", ["x", "x"])], {}, "'x' is computed"),
+    "sigmoid in the middle": ([op("Sigmoid", ["x"], "s"), op("Relu", ["s"])], {}, "'sigmoid_s' .Sigmoid"),
+    "hard swish": ([op("HardSwish", ["x"])], {}, "not piecewise linear"),
+    "elu": ([op("Elu", ["x"])], {}, "not piecewise linear"),
+    "softplus": ([op("Softplus", ["x"])], {}, "not piecewise linear"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_refused_says_where_and_why(case):
+    nodes, weights, text = BAD[case]
+    with pytest.raises((InputError, UnsupportedError), match=text) as caught:
+        network_from_proto(model(nodes, ["n", 3], weights))
+    assert f"'{nodes[-1].name}'" in str(caught.value)
