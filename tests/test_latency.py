@@ -96,6 +96,15 @@ def test_what_cannot_be_run_is_not_measured():
     assert "onnxruntime cannot run" in found.remark
 
 
+def test_a_broken_installation_is_no_failure(monkeypatch, tmp_path):
+    (tmp_path / "onnxruntime.py").write_text("raise RuntimeError('compiled against another numpy')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
+    found = measure(SMALL, SMALL)
+    assert (found.bytes_before, found.timings) == (found.bytes_after, ())
+    assert "cannot be loaded (compiled against another numpy)" in found.remark
+
+
 def _renamed(network):
     return [
         replace(node, inputs=tuple("z" if n == "x" else n for n in node.inputs)) for node in network.nodes

@@ -63,6 +63,8 @@ def measure(before: Network, after: Network) -> Latency:
         import onnxruntime
     except ImportError:
         return Latency(*sizes, remark="to measure it, install onnxruntime: pip install 'relutrim[runtime]'")
+    except Exception as error:  # an installation that does not fit the others around it
+        return Latency(*sizes, remark=f"onnxruntime cannot be loaded ({one_line(str(error))})")
     try:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1

@@ -5,6 +5,9 @@ A state dict names tensors, not what is computed with them, so the architecture 
 function without arguments that makes the module, or a pair of the module and the shape of one input without
 the batch axis, which a convolution does not tell. Files are only ever loaded with ``weights_only=True``: a
 pickle that asks for anything but tensors is refused, not run. A factory is code of the caller's and is run.
+
+The widths of a network that was rewritten may be those of an mlp where it is none, since a ReLU is missing.
+Its file says so in the metadata that torch keeps beside the tensors, and is not read as an mlp.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from __future__ import annotations
 import importlib
 import re
 import zipfile
+from collections import OrderedDict
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -24,7 +29,9 @@ from relutrim.formats.files import LARGEST_FILE, replacing
 from relutrim.formats.torch_layers import array
 from relutrim.formats.torch_read import read_module
 from relutrim.formats.torch_write import build_module, layer_names
-from relutrim.network import Network, Port
+from relutrim.network import Linear, Network, Port, Relu, Reshape
+
+_NO_MLP = "relutrim: not an mlp"
 
 
 def read_state_dict(path: Path, arch: str, *, input_shape: tuple[int, ...] | None = None) -> Network:
@@ -33,9 +40,15 @@ def read_state_dict(path: Path, arch: str, *, input_shape: tuple[int, ...] | Non
     ``input_shape`` is for factories whose module does not read flat inputs, as in
     :func:`~relutrim.formats.torch_read.read_module`.
     """
-    state = load_tensors(path)
+    found = load_tensors(path)
+    state, metadata = dict(found), getattr(found, "_metadata", None)
     try:
         if arch.startswith("mlp:"):
+            if isinstance(metadata, Mapping) and _NO_MLP in metadata:
+                raise InputError(
+                    "the network that was written here is no mlp: not every layer but the last has a ReLU; "
+                    "name its architecture as package.module:factory, or write it as .onnx"
+                )
             return _mlp(state, _widths(arch))
         return _from_factory(state, arch, input_shape)
     except RelutrimError as error:
@@ -46,16 +59,29 @@ def write_state_dict(network: Network, path: Path) -> None:
     """Write the weights, whole or not at all; the keys keep the names of the nodes."""
     module = build_module(network)
     original = {made: name for name, made in layer_names(network).items()}
-    state = {}
+    state: OrderedDict[str, Tensor] = OrderedDict()
     for key, tensor in module.state_dict().items():
         layer, _, leaf = key.partition(".")  # names of layers hold no dots
         state[f"{original.get(layer, layer)}.{leaf}"] = tensor
+    if not _is_mlp(network):
+        vars(state)["_metadata"] = {_NO_MLP: {}}
     with replacing(path) as aside:
         torch.save(state, aside)
 
 
-def load_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a state dict; nothing in the file is run."""
+def _is_mlp(network: Network) -> bool:
+    """Whether ``mlp:`` reads the weights as what they are: linear nodes in a row, one ReLU between each
+    two.
+    """
+    kinds = [type(node.operator) for node in network if not isinstance(node.operator, Reshape)]
+    in_a_row = all(before.name in after.inputs for before, after in pairwise(network.nodes))
+    expected = [Relu if place % 2 else Linear for place in range(len(kinds))]
+    ends_there = len(kinds) % 2 == 1 and network.sources == (network.nodes[-1].name,)
+    return in_a_row and kinds == expected and ends_there
+
+
+def load_tensors(path: Path) -> Mapping[str, Tensor]:
+    """The tensors of a state dict, and the metadata that it may have; nothing in the file is run."""
     where = str(path)
     if not path.is_file():
         what = "this is a directory, not a file" if path.is_dir() else "there is no such file"
@@ -81,7 +107,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
             f"if {inner!r} is the state dict, save that alone" if inner else "save model.state_dict() alone"
         )
         raise InputError(f"beside tensors it holds {', '.join(others[:5])}; {hint}", where=where)
-    return dict(state)
+    return state
 
 
 def _refuse_bombs(path: Path) -> None:
