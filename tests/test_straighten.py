@@ -183,3 +183,18 @@ def test_a_module_in_and_a_module_out():
     assert [type(layer) for layer in result.model] == [nn.Linear, nn.Linear]
     x = torch.rand(50, 20)
     torch.testing.assert_close(result.model(x), model(x))
+
+
+def test_relus_in_a_row_go_one_by_one():
+    network = graph(
+        1,
+        [
+            ("one", Relu(), "x"),
+            ("two", Relu(), "one"),
+            ("output", linear([[1.0]]), "two"),
+        ],
+        "output",
+    )
+    straight = straighten(start(network, 0, 1))
+    assert not straight.network.relus
+    assert gap(network, straight.network, 0, 1) == 0

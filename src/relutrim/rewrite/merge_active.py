@@ -64,11 +64,18 @@ def merge_active(draft: Draft, layer: DenseLayer) -> Draft:
 
 def dependent_rows(rows: Array, values: Array | None = None) -> tuple[np.ndarray, np.ndarray, Array]:
     """Indices of a basis, indices of rows that depend on it, and the factors: ``rows[rest] = factors @
-    rows[basis]``.
+    rows[basis]``. Where the linear algebra fails, no row depends on others.
 
     ``values`` are the largest magnitudes of the neurons' values, biases included. A tiny row with a large
     bias makes a bad basis: large factors would multiply that bias, and the rounding of the factors with it.
     """
+    try:
+        return _dependent_rows(rows, values)
+    except np.linalg.LinAlgError:
+        return np.arange(len(rows)), np.arange(0), np.zeros((0, len(rows)))
+
+
+def _dependent_rows(rows: Array, values: Array | None) -> tuple[np.ndarray, np.ndarray, Array]:
     count = len(rows)
     everything = np.arange(count)
     # Powers of two change no digit; they only keep tiny and huge rows apart from the question of direction.

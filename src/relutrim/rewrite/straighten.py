@@ -18,14 +18,15 @@ def straighten(draft: Draft) -> Draft:
     """The draft without ReLUs that are active as a whole. One that is an output or that nobody reads stays,
     and so does an empty one.
     """
-    for relu in draft.network.relus:
-        network, source = draft.network, relu.inputs[0]
+    for name in [relu.name for relu in draft.network.relus]:
+        network, relu = draft.network, draft.network[name]
+        source = relu.inputs[0]
         active, readers = draft.identity[relu.name], network.readers(relu.name)
         if not active.all() or not active.size or not readers or network.is_output(relu.name):
             continue
         change: dict[str, Node | None] = {relu.name: None}
         for reader in readers:
-            inputs = tuple(source if name == relu.name else name for name in reader.inputs)
+            inputs = tuple(source if read == name else read for read in reader.inputs)
             change[reader.name] = Node(reader.name, reader.operator, inputs)
         # Both hold the same numbers, and either range may be the tighter one.
         both = draft.ranges[source].meet(draft.ranges[relu.name])

@@ -124,7 +124,7 @@ class Witnesses:
             # The pool first: an interruption in between leaves an input nobody points to, never a pointer to
             # nothing.
             self.pool.append(points[list(useful)])
-            self._size += len(useful)
+            self._size = sum(map(len, self.pool))
             for witness, neurons, rows in noted:
                 witness[neurons] = rows
 
