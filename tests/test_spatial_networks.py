@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import json
 import math
 from fractions import Fraction
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 import oracle
 import spatial
@@ -36,7 +40,10 @@ from relutrim.network import (
     Scale,
 )
 from relutrim.prove.recheck import recheck
+from relutrim.prove.stability import Channels
 from relutrim.prove.verdict import Verdict
+from relutrim.report.json import analysis_json, dumps, model_json, schema
+from relutrim.report.tables import show_stability
 
 QUICK = {"method": "auto", "time_limit": 5.0, "device": "cpu", "seed": 0, "progress": None}
 slow = settings(suppress_health_check=list(HealthCheck))
@@ -267,3 +274,20 @@ def test_mixed_integer_programs_take_convolutions():
     for method in ("isa", "neuron"):
         for one, other in zip(by["auto"].layers, by[method].layers, strict=True):
             assert (one.verdict == other.verdict).all()
+
+
+def test_channels_are_counted_where_a_layer_has_positions():
+    kernel = Convolution(
+        np.array([[[1.0]], [[-1.0]], [[1.0]]]), np.array([0.0, 0.0, -0.5]), (1,), ((0, 0),), (1,)
+    )
+    network = chain(kernel, Relu(), Mean((1,), False), Relu(), shape=(1, 3))
+    stability = analyze_network(network, Box(0, 1), data=None, **QUICK)
+    assert stability.layers[0].channels == Channels(active=1, inactive=1, mixed=1)
+    assert stability.layers[1].channels is None
+    report = json.loads(dumps(analysis_json(stability, model_json(network))))
+    jsonschema.validate(report, schema("analysis"))
+    assert report["layers"][0]["channels"] == {"count": 3, "active": 1, "inactive": 1, "mixed": 1}
+    assert "channels" not in report["layers"][1]
+    text = io.StringIO()
+    show_stability(stability, Console(file=text, width=200))
+    assert "1 active, 1 inactive, 1 mixed" in text.getvalue()

@@ -182,6 +182,17 @@ def test_exact_extremes_of_a_convolution(data):
     assert high == truth([fractions(at_high)])[row]
 
 
+@given(st.data())
+def test_rows_of_a_convolution_are_what_the_adjoint_makes_of_unit_forms(data):
+    shape = data.draw(spatial.shapes())
+    kernel = data.draw(spatial.convolutions(shape, "float32").filter(lambda c: spatial.fits(c, shape)))
+    output = kernel.output_shape([shape])
+    unit = torch.eye(math.prod(output), dtype=torch.float64).reshape(-1, *output)
+    rows, bias = kernel.rows(torch.arange(len(unit)), unit, [shape])
+    assert torch.equal(rows, kernel.adjoint(unit, [shape])[0])
+    assert torch.equal(bias, kernel.constant(unit))
+
+
 def test_concat_joins_and_its_adjoint_takes_apart():
     operator, shapes = Concat(1, (1, 3)), [(2, 1), (2, 3)]
     parts = [torch.arange(2.0).reshape(1, 2, 1), torch.arange(6.0).reshape(1, 2, 3)]

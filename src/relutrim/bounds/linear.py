@@ -31,7 +31,7 @@ from relutrim.bounds.relaxation import Relaxation, Slope, relax
 from relutrim.bounds.values import Interval, flat
 from relutrim.domain.region import Region
 from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Affine, Linear, MaxPool, Relu
+from relutrim.network.operators import Affine, Convolution, Linear, MaxPool, Relu
 from relutrim.rounding import ETA, UNIT, gamma, widen_down
 
 Slopes: TypeAlias = Slope | Mapping[str, Tensor]
@@ -119,10 +119,14 @@ class Backward:
         like = self.values[self.network.input.name].lo
         signs = torch.as_tensor(sign, dtype=like.dtype, device=like.device)
         state = _Pass(count, like, self.values, boxes)
-        if isinstance(operator, Linear) and len(self.network.shapes[target]) == 1:
+        flat_linear = isinstance(operator, Linear) and len(self.network.shapes[target]) == 1
+        if flat_linear or isinstance(operator, Convolution):
             # A unit form times W is a row of W: no product, no rounding.
-            state.add(self.network[target].inputs[0], signs[..., None] * operator.forward_rows(index, like))
-            state.constant = signs * operator.bias_of(index, like)
+            assert isinstance(operator, Linear | Convolution)
+            (source,) = self.network[target].inputs
+            rows, bias = operator.rows(index, like, [self.network.shapes[source]])
+            state.add(source, signs.reshape(-1, *[1] * (rows.ndim - 1)) * rows)
+            state.constant = signs * bias
             state.total = state.constant.abs()
         else:
             forms = like.new_zeros(count, self.network.size(target))

@@ -128,7 +128,7 @@ class Cascade:
         from ``more``.
         """
         targets = self.missing()
-        if not len(targets):
+        if not len(targets) or self.deadline.passed:
             return
         few = len(targets) <= _STUBBORN
         if more is None:
@@ -158,12 +158,14 @@ class Cascade:
             self.report("search")
 
     def _minimisers(self, targets: Targets, slope: Slope) -> Tensor:
-        """Per target the input at which its linear bound is smallest."""
+        """Per target the input at which its linear bound is smallest; its start where time is up before."""
         points = targets.starts.clone()
         for name, rows in grouped(targets).items():
             for sign in (1.0, -1.0):
                 chosen = rows[targets.sign[rows] == sign]
                 for part in torch.split(chosen, self._rows):
+                    if self.deadline.passed:
+                        return points
                     pre = self.network[name].inputs[0]
                     forms = self.backward.neurons(pre, targets.index[part], -sign, slope).forms
                     points[part] = self.region.minimisers(forms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +19,22 @@ from relutrim.prove.verdict import Evidence, Verdict
 
 Codes = npt.NDArray[np.int8]
 Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Slices of a layer's first axis: how many are active at every position, inactive at every position, or
+    neither.
+    """
+
+    active: int
+    inactive: int
+    mixed: int
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return self.active + self.inactive + self.mixed
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +69,17 @@ class LayerStability:
     def count(self, verdict: Verdict) -> int:
         """How many neurons have a verdict."""
         return int((self.verdict == verdict).sum())
+
+    @property
+    def channels(self) -> Channels | None:
+        """What becomes of whole channels; None for a layer that has no positions."""
+        if len(self.shape) < 2:
+            return None
+        by_channel = self.verdict.reshape(self.shape[0], math.prod(self.shape[1:]))
+        inactive = (by_channel == Verdict.INACTIVE).all(1)
+        active = (by_channel == Verdict.ACTIVE).all(1) & ~inactive
+        whole = int(active.sum()), int(inactive.sum())
+        return Channels(*whole, len(by_channel) - sum(whole))
 
     @property
     def margin(self) -> Array:

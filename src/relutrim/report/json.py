@@ -183,6 +183,8 @@ def _layer(layer: LayerStability, details: bool) -> dict[str, Any]:
         "unknown": layer.which(Verdict.UNKNOWN),
         "evidence": stable_by,
     }
+    if layer.channels is not None:
+        text["channels"] = {"count": layer.channels.count, **vars(layer.channels)}
     if details:
         text["neurons"] = [
             {

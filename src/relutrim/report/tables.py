@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # these load torch, which ``relutrim inspect`` does without
     from relutrim.compression import Compression, Deviation
     from relutrim.holdout import Holdout
     from relutrim.latency import Latency
-    from relutrim.prove.stability import Stability
+    from relutrim.prove.stability import LayerStability, Stability
 
 _WIDTH = 10_000
 """Wide enough that a file or a pipe gets every row on one line."""
@@ -71,6 +71,9 @@ def show_stability(stability: Stability, console: Console, holdout: Holdout | No
         "rests on",
         show_edge=False,
     )
+    spatial = any(layer.channels is not None for layer in stability.layers)
+    if spatial:
+        table.add_column("channels")
     for layer in stability.layers:
         counts = [
             layer.count(v) for v in (Verdict.ACTIVE, Verdict.INACTIVE, Verdict.UNSTABLE, Verdict.UNKNOWN)
@@ -80,7 +83,13 @@ def show_stability(stability: Stability, console: Console, holdout: Holdout | No
             for evidence in (Evidence.PROOF, Evidence.WITNESS, Evidence.SOLVER, Evidence.DATA)
             if (number := int((layer.evidence == evidence).sum()))
         )
-        table.add_row(one_line(layer.name), str(layer.size), *map(str, counts), rests)
+        table.add_row(
+            one_line(layer.name),
+            str(layer.size),
+            *map(str, counts),
+            rests,
+            *([_channels(layer)] if spatial else []),
+        )
     console.print(table)
     console.print(str(stability))
     if stability.data_rows_outside:
@@ -161,6 +170,15 @@ def show_compression(
                 f"--tolerance rounding would remove {share:.1f}% of the connections, with a proven deviation "
                 f"of {more.deviation_stored:.2e}"
             )
+
+
+def _channels(layer: LayerStability) -> str:
+    """How many channels are active or inactive at every position."""
+    found = layer.channels
+    if found is None:
+        return ""
+    words = ((found.active, "active"), (found.inactive, "inactive"), (found.mixed, "mixed"))
+    return ", ".join(f"{number} {word}" for number, word in words if number)
 
 
 def _show_observed(deviation: Deviation, console: Console) -> None:

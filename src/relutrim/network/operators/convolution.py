@@ -15,7 +15,7 @@ from relutrim.bounds.values import Interval, flat
 from relutrim.errors import NetworkError
 from relutrim.network.operators.base import Affine, Array, Mask, Shape, only, parameter
 from relutrim.network.operators.extremes import exact_extremes
-from relutrim.network.operators.windows import Padding, Places, read_through, taps, window_space
+from relutrim.network.operators.windows import Padding, Places, read_through, table, taps, window_space
 from relutrim.rounding import ETA, gamma, widen_down, widen_up
 
 if TYPE_CHECKING:
@@ -94,6 +94,26 @@ class Convolution(Affine):
 
     def adjoint_spread(self, sizes: Tensor, inputs: Sequence[Shape]) -> list[Tensor]:
         return [self._adjoint(sizes, "|w|", inputs[0])]
+
+    def rows(self, index: Tensor, like: Tensor, inputs: Sequence[Shape]) -> tuple[Tensor, Tensor]:
+        """The rows of ``W`` at flat indices of the output, which is what :meth:`adjoint` makes of unit forms,
+        without a product; and the entries of ``b``.
+        """
+        import torch
+
+        (shape,) = inputs
+        space = shape[1:]
+        places = table(self.taps(shape), space)
+        # Padding lies behind the last entry and is cut off.
+        padded = torch.as_tensor(np.where(places < 0, math.prod(space), places), device=like.device)
+        channel, window = index // len(places), index % len(places)
+        per_group, per_output = self.weight.shape[1], max(1, len(self.bias) // self.groups)
+        own = (channel // per_output * per_group)[:, None] + torch.arange(per_group, device=like.device)
+        found = like.new_zeros(len(index), shape[0], math.prod(space) + 1)
+        row = torch.arange(len(index), device=like.device)
+        kernel = self._w("w", like).flatten(2)
+        found[row[:, None, None], own[:, :, None], padded[window][:, None, :]] = kernel[channel]
+        return found[:, :, :-1].reshape(len(index), *shape), self._b(like).flatten()[channel]
 
     def constant(self, forms: Tensor) -> Tensor:
         return flat(forms * self._b(forms)).sum(1)

@@ -72,13 +72,11 @@ class Linear(Affine):
     def adjoint_spread(self, sizes: Tensor, inputs: Sequence[Shape]) -> list[Tensor]:
         return [sizes @ self._abs_w(sizes)]
 
-    def forward_rows(self, index: Tensor, like: Tensor) -> Tensor:
-        """The rows of ``W`` at ``index``: what :meth:`adjoint` makes of unit forms, without a product."""
-        return self._w(like)[index]
-
-    def bias_of(self, index: Tensor, like: Tensor) -> Tensor:
-        """The entries of ``b`` at ``index``."""
-        return self._b(like)[index]
+    def rows(self, index: Tensor, like: Tensor, inputs: Sequence[Shape]) -> tuple[Tensor, Tensor]:
+        """The rows of ``W`` at ``index``, which is what :meth:`adjoint` makes of unit forms, without a
+        product; and the entries of ``b``.
+        """
+        return self._w(like)[index], self._b(like)[index]
 
     def constant(self, forms: Tensor) -> Tensor:
         return flat(forms @ self._b(forms)).sum(1)
