@@ -30,4 +30,4 @@ def test_compression_with_an_analysis_on_the_gpu_is_the_same():
     cpu = relutrim.compress(relutrim.demo_model(), relutrim.Box(0, 1))
     gpu = relutrim.compress(relutrim.demo_model(), relutrim.Box(0, 1), device="cuda")
     assert cpu.network.widths == gpu.network.widths
-    assert gpu.deviation.proven == 0
+    assert gpu.deviation.proven == pytest.approx(cpu.deviation.proven, rel=0.1)
