@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from relutrim.bounds.interval import input_interval, node_interval
+from relutrim.bounds.interval import input_interval, node_interval, settle_ties
 from relutrim.bounds.linear import Backward
 from relutrim.bounds.relaxation import Slope
 from relutrim.bounds.values import Interval
@@ -42,7 +42,7 @@ def recheck(stability: Stability) -> Rechecked:
     for proof in stability.proofs:
         proofs.setdefault(proof.target, []).append(proof)
     for node in network.nodes:
-        values[node.name] = node_interval(node, values)
+        values[node.name] = settle_ties(node, values, node_interval(node, values))
         backward.forget()
         if any(isinstance(reader.operator, Relu) for reader in network.readers(node.name)):
             _tighten(backward, node.name)
