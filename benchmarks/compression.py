@@ -12,7 +12,6 @@ ones, to 0.
 from __future__ import annotations
 
 import argparse
-import gzip
 import shlex
 import statistics
 import sys
@@ -21,7 +20,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +29,7 @@ import onnxruntime
 import torch
 from torch import Tensor
 
+from benchmarks.mnist import images, labels
 from benchmarks.results import shared, table, write_section
 from relutrim.analysis import analyze
 from relutrim.compression import allowed_deviation
@@ -177,15 +176,9 @@ def _runtime(path: Path, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.floa
     return np.asarray(output, dtype=np.float64)
 
 
-@cache
 def _test() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]] | None:
-    folder = shared() / "data" / "mnist"
-    images, labels = folder / "t10k-images-idx3-ubyte.gz", folder / "t10k-labels-idx1-ubyte.gz"
-    if not (images.exists() and labels.exists()):
-        return None
-    pixels = np.frombuffer(gzip.decompress(images.read_bytes()), np.uint8, offset=16).reshape(-1, 784)
-    digits = np.frombuffer(gzip.decompress(labels.read_bytes()), np.uint8, offset=8)
-    return pixels / 255, digits.astype(np.int64)
+    found, digits = images("t10k"), labels("t10k")
+    return None if found is None or digits is None else (found.astype(np.float64), digits)
 
 
 def _correct(network: Network) -> tuple[float, Tensor] | None:

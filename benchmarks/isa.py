@@ -11,7 +11,6 @@ counts with the limit.
 from __future__ import annotations
 
 import argparse
-import gzip
 import math
 import shlex
 import statistics
@@ -19,12 +18,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.mnist import images
 from benchmarks.results import shared, table, write_section
 from relutrim.analysis import analyze_network
 from relutrim.domain import Box
@@ -134,18 +133,9 @@ def load_and_run(path: Path, way: str, solver: str, limit: float) -> Run:
     return Run(path.stem, way, solver, found, limit)
 
 
-@cache
-def _mnist() -> np.ndarray[Any, np.dtype[np.float32]] | None:
-    for file in sorted(shared().joinpath("data", "mnist").glob("train-images*")):
-        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        images = np.frombuffer(raw, np.uint8, offset=16).reshape(-1, 784)
-        return images.astype(np.float32) / np.float32(255)
-    return None
-
-
 def training_data(network: Network) -> np.ndarray[Any, np.dtype[np.float32]] | None:
     """The training set of an MNIST network; that of CIFAR-10 is not at hand."""
-    return _mnist() if network.input.size == 784 else None
+    return images("train") if network.input.size == 784 else None
 
 
 def _auto(runs: Iterable[Run], network: str) -> Run:
