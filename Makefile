@@ -27,6 +27,9 @@ bench: $(STAMP_DEV)
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.compression --section compression
 	$(BIN)/python -m benchmarks.isa --section isa
+	$(BIN)/python -m benchmarks.public --section public
+	$(BIN)/python -m benchmarks.inexact --section inexact
+	$(BIN)/python -m benchmarks.vgg --section vgg
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-output
