@@ -204,8 +204,13 @@ class Programs:
     def _trees(self) -> None:
         """Branch and bound for all that is left, in turns."""
         ranges = self._frozen()
-        planted = [(want, self._planted(ranges, want, 3)) for want in self._wanted()]
-        trees = [(want, tree) for want, tree in planted if tree is not None]
+        trees: list[tuple[Wanted, Tree]] = []
+        for want in self._wanted():
+            if self.deadline.passed:  # a tree takes time to plant, and there may be hundreds
+                return
+            tree = self._planted(ranges, want, 3)
+            if tree is not None:
+                trees.append((want, tree))
         nodes = _FIRST_NODES
         while trees and not self.deadline.passed:
             trees = self._turn(trees, nodes)
@@ -231,7 +236,7 @@ class Programs:
             if self._open(wanted):
                 if not tree.dead:
                     left.append((wanted, tree))
-                elif tree.depth < _ALL:
+                elif tree.depth < _ALL and not self.deadline.passed:
                     left.append((wanted, self._planted(ranges, wanted, _ALL)))
         return [(wanted, tree) for wanted, tree in left if tree is not None]
 
