@@ -3,14 +3,16 @@ graph.
 
 1. **Label** the slices of every value (:mod:`relutrim.rewrite.channels`): a channel runs on through ReLU,
    pooling, batch norm, flattening, sums and concatenations, and all of these places lose it together.
-2. **Ask** which entries matter: those that can be other than 0 and that an output depends on.
-3. **Cut** the labels none of whose entries matter, everywhere. Nothing is rounded and no weight changes, so
-   the network computes exactly what it did.
+2. **Ask** which labels stay: those of the outputs, and those with an entry that can be other than 0 and that
+   something that stays reads.
+3. **Cut** all others, everywhere. Nothing is rounded and no weight changes, so what stays is exactly what it
+   was.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -38,31 +40,41 @@ NAME = "drop-channels"
 
 def drop_channels(draft: Draft) -> Draft:
     """The draft without the slices that are always 0 or that nobody reads."""
-    network = draft.network
-    labels = Labels(network)
-    matters = {labels.root(label) for label in labels.pinned}
-    for name, entries in _matters(draft).items():
-        slices = labels.slices[name]
-        others = tuple(axis for axis in range(entries.ndim) if axis != slices.axis)
-        matters.update(labels.roots(name)[np.atleast_1d(entries.any(axis=others))].tolist())
-    for name in network.shapes:
-        roots = labels.roots(name)
-        if len(roots) and not np.isin(roots, list(matters)).any():
-            matters.add(int(roots[0]))  # a value without entries is no value
-    return _cut(draft, labels, matters)
+    labels = Labels(draft.network)
+    return _cut(draft, labels, _staying(draft.network, labels, can_be_nonzero(draft)))
 
 
-def _matters(draft: Draft) -> dict[str, Mask]:
-    """Per value, which entries can be other than 0 and have a say in an output."""
-    network = draft.network
-    nonzero = can_be_nonzero(draft)
-    wanted = {name: np.full(shape, network.is_output(name)) for name, shape in network.shapes.items()}
-    for node in reversed(network.nodes):
-        shapes = [network.shapes[name] for name in node.inputs]
-        read = node.operator.reads(wanted[node.name] & nonzero[node.name], shapes)
-        for name, entries in zip(node.inputs, read, strict=True):
-            wanted[name] = wanted[name] | entries
-    return {name: wanted[name] & nonzero[name] for name in wanted}
+def _staying(network: Network, labels: Labels, nonzero: dict[str, Mask]) -> set[int]:
+    """The roots of the labels that stay: those that are pinned, and those of entries that can be other than 0
+    and that a slice that stays reads.
+
+    A unit that is inactive but stays is written as a ReLU, so it needs its inputs as much as any other.
+    """
+    roots = {name: labels.roots(name) for name in network.shapes}
+    staying = {labels.root(label) for label in labels.pinned}
+    count = -1
+    while count < len(staying):
+        count = len(staying)
+        for node in reversed(network.nodes):
+            stays = np.isin(roots[node.name], list(staying))
+            shapes = [network.shapes[name] for name in node.inputs]
+            wanted = _spread_out(stays, labels.slices[node.name].axis, network.shapes[node.name])
+            for name, read in zip(node.inputs, node.operator.reads(wanted, shapes), strict=True):
+                axis = labels.slices[name].axis
+                others = tuple(a for a in range(read.ndim) if a != axis)
+                staying.update(roots[name][np.atleast_1d((read & nonzero[name]).any(axis=others))].tolist())
+        if count == len(staying):
+            # A value without entries is no value.
+            empty = (r for r in reversed(roots.values()) if len(r) and not np.isin(r, list(staying)).any())
+            staying.update(int(own[0]) for own in islice(empty, 1))
+    return staying
+
+
+def _spread_out(slices: Mask, axis: int, shape: Shape) -> Mask:
+    """What is said of each slice along an axis, said of each entry."""
+    sizes = [-1 if a == axis else 1 for a in range(len(shape))]
+    found: Mask = np.array(np.broadcast_to(slices.reshape(sizes), shape))
+    return found
 
 
 def can_be_nonzero(draft: Draft) -> dict[str, Mask]:
@@ -91,9 +103,9 @@ def _nonzero(draft: Draft, node: Node, before: list[Mask]) -> Mask:
     return mask
 
 
-def _cut(draft: Draft, labels: Labels, matters: set[int]) -> Draft:
+def _cut(draft: Draft, labels: Labels, staying: set[int]) -> Draft:
     network = draft.network
-    keep = {name: np.isin(labels.roots(name), list(matters)) for name in network.shapes}
+    keep = {name: np.isin(labels.roots(name), list(staying)) for name in network.shapes}
     if all(mask.all() for mask in keep.values()):
         return draft
     cut = _Cut(network, labels, keep)

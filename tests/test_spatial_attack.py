@@ -1,0 +1,54 @@
+"""Networks whose channels look as if they could go, but may not."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+
+import oracle
+from relutrim import Box
+from relutrim.compression import compress_network
+from relutrim.network import Convolution, Linear, Network, Node, Output, Port, Relu
+
+QUICK = {"method": "auto", "time_limit": 5.0, "device": "cpu", "seed": 0, "progress": None}
+
+
+def chain(*operators, shape) -> Network:
+    nodes, source = [], "x"
+    for k, operator in enumerate(operators):
+        nodes.append(Node(f"n{k}", operator, (source,)))
+        source = f"n{k}"
+    return Network(Port("x", shape), tuple(nodes), (Output("y", source),))
+
+
+def check(network: Network, rewrites: str = "all") -> None:
+    """Outputs within the proven deviation, masks true, on a grid over the unit box."""
+    result = compress_network(network, Box(0, 1), rewrites=rewrites, **QUICK)
+    for x in product([Fraction(k, 4) for k in range(5)], repeat=network.input.size):
+        values = oracle.evaluate(result.stored, x)
+        for before, after in zip(oracle.outputs(network, x), oracle.outputs(result.stored, x), strict=True):
+            assert abs(before - after) <= Fraction(result.deviation.proven)
+        for name, mask in result.masks.items():
+            assert all(v == 0 for v, off in zip(values[name], mask.ravel(), strict=True) if off)
+
+
+def test_an_inactive_unit_that_stays_keeps_what_makes_it_inactive():
+    """The second hidden neuron is read by the first output only, which is 0 because of it."""
+    first = Linear(np.array([[1.0, -0.5], [1.0, 1.0], [-0.5, 1.0]]), np.array([0.0, 1.0, 0.0]))
+    second = Linear(np.array([[0.5, -3.0, 0.0], [1.0, 0.0, -1.0]]), np.array([1.0, 0.0]))
+    check(chain(first, Relu(), second, Relu(), shape=(2,)))
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_position_that_is_inactive_keeps_the_channel_that_makes_it_inactive(ends):
+    """The third channel is read by the first window only, which is 0 because of it."""
+    first = Convolution(
+        np.array([[[1.0]], [[-1.0]], [[1.0]]]), np.array([-0.25, 0.5, 1.0]), (1,), ((0, 0),), (1,)
+    )
+    kernel = np.array([[[1.0, 1.0], [-1.0, 1.0], [0.0, -5.0]]])
+    second = Convolution(kernel, np.array([0.5]), (2,), ((1, 1),), (1,))
+    rest = () if ends else (Linear(np.array([[2.0, 1.0]]), np.array([-0.5])), Relu())
+    check(chain(first, Relu(), second, Relu(), *rest, shape=(1, 2)))
