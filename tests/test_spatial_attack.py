@@ -11,7 +11,7 @@ import pytest
 import oracle
 from relutrim import Box
 from relutrim.compression import compress_network
-from relutrim.network import Convolution, Linear, Network, Node, Output, Port, Relu
+from relutrim.network import Concat, Convolution, Linear, Mean, Network, Node, Output, Port, Relu, Take
 
 QUICK = {"method": "auto", "time_limit": 5.0, "device": "cpu", "seed": 0, "progress": None}
 
@@ -52,3 +52,24 @@ def test_a_position_that_is_inactive_keeps_the_channel_that_makes_it_inactive(en
     second = Convolution(kernel, np.array([0.5]), (2,), ((1, 1),), (1,))
     rest = () if ends else (Linear(np.array([[2.0, 1.0]]), np.array([-0.5])), Relu())
     check(chain(first, Relu(), second, Relu(), *rest, shape=(1, 2)))
+
+
+def test_an_empty_value_keeps_its_channels():
+    """Nothing of the first convolution is read, but its channels are joined with those of the second."""
+    first = Convolution(
+        np.array([[[1.0]], [[-1.0]], [[1.0]]]), np.array([-0.25, -1.0, 0.5]), (1,), ((0, 0),), (1,)
+    )
+    second = Convolution(
+        np.array([[[2.0]], [[-1.0]], [[1.0]]]), np.array([-1.0, 0.5, 0.0]), (1,), ((0, 0),), (1,)
+    )
+    nodes = (
+        Node("first", first, ("x",)),
+        Node("one", Relu(), ("first",)),
+        Node("none", Take((None, np.zeros(0, dtype=np.int64))), ("one",)),
+        Node("second", second, ("x",)),
+        Node("two", Relu(), ("second",)),
+        Node("joined", Concat(1, (0, 3)), ("none", "two")),
+        Node("mean", Mean((1,), False), ("joined",)),
+        Node("y", Linear(np.ones((1, 3)), np.zeros(1)), ("mean",)),
+    )
+    check(Network(Port("x", (1, 3)), nodes, (Output("y", "y"),)))

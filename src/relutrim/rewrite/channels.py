@@ -92,7 +92,7 @@ class Labels:
         if isinstance(operator, Convolution):
             return self._convolved(operator, before[0], shape)
         found = _passed_on(operator, before, shapes)
-        if found is None:
+        if found is None or 0 in shape:  # no entry says which label an empty slice has
             for slices in before:
                 self._pin(slices)
             return self._pin(self._fresh(shape, 0))
