@@ -13,6 +13,7 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
+import highspy
 import numpy as np
 import pytest
 import torch
@@ -211,6 +212,83 @@ def test_an_empty_program_is_proved_empty_by_its_ray():
     assert not program.infeasible()
 
 
+def small_program() -> Program:
+    """``min x + 2 y + 0.25`` over the unit square with ``x + y >= 1`` and ``|x - y| <= 0.5``: 1.5."""
+    rows = [
+        Row(np.array([0, 1]), np.array([1.0, 1.0]), 1.0, np.inf),
+        Row(np.array([0, 1]), np.array([1.0, -1.0]), -0.5, 0.5),
+    ]
+    program = Program(np.zeros(2), np.ones(2), np.array([1.0, 2.0]), 0.25, rows)
+    assert program.solve(5.0) is not None  # from here on there is a basis to start from
+    return program
+
+
+@pytest.mark.parametrize("enough", [-1.0, 1.4, 1.5, 1.6, 2.2, 9.0, math.nan])
+def test_a_solve_that_stops_early_has_reached_enough(enough):
+    program = small_program()
+    for ends in ({1: (0.5, 1.0)}, {1: (0.9, 1.0)}, {}):
+        program.narrow(ends)
+        least = program.lower_bound(program.solve(5.0)[1])
+        program.narrow({})
+        program.solve(5.0)
+        program.narrow(ends)
+        bound = program.lower_bound(program.solve(5.0, enough)[1])
+        assert bound <= least + 1e-9
+        assert bound >= enough or bound == pytest.approx(least, abs=1e-9)
+        assert program.lower_bound(program.solve(5.0)[1]) == pytest.approx(least, abs=1e-9)
+
+
+class Liar:
+    """A solver that says it has reached the bound it was given, so many times, with duals of its own."""
+
+    def __init__(self, solver, times: float, duals: float) -> None:
+        self._solver, self._times, self._duals = solver, times, duals
+
+    def __getattr__(self, name):
+        return getattr(self._solver, name)
+
+    def run(self):
+        self.lies = self._times > 0
+        self._times -= 1
+        return self._solver.run()
+
+    def getModelStatus(self):
+        return highspy.HighsModelStatus.kObjectiveBound if self.lies else self._solver.getModelStatus()
+
+    def getSolution(self):
+        solution = self._solver.getSolution()
+        if self.lies:
+            solution.row_dual = [self._duals] * len(solution.row_dual)
+        return solution
+
+
+@pytest.mark.parametrize("duals", [0.0, 1.0, -1e9, math.inf, math.nan])
+def test_a_solver_that_stops_too_early_is_not_believed(duals):
+    program = small_program()
+    program._solver = Liar(program._solver, 1, duals)
+    _, found = program.solve(5.0, 1.6)
+    assert program.lower_bound(found) == pytest.approx(1.5, abs=1e-9)
+    program._solver = Liar(program._solver, math.inf, duals)
+    assert program.solve(5.0, 1.6) is None
+    assert not program.infeasible()
+
+
+@pytest.mark.parametrize("cuts", [0, 3])
+def test_dropping_idle_rows_keeps_the_basis_and_the_value(cuts):
+    program = small_program()
+    rows = [Row(np.array([0, 1]), np.array([1.0, i + 1.0]), 1.0 - i, np.inf) for i in range(cuts)]
+    program.add([*rows, Row(np.array([1]), np.array([1.0]), 0.4, np.inf)])
+    _, duals = program.solve(5.0)
+    least = program.lower_bound(duals)
+    assert least == pytest.approx(1.65, abs=1e-9)
+    kept = program.purge(2, duals)
+    assert cuts in kept
+    assert len(kept) <= max(1, cuts)
+    assert len(program.rows) == 2 + len(kept) == program._solver.getNumRow()
+    assert program._solver.getBasis().valid
+    assert program.lower_bound(program.solve(5.0)[1]) == pytest.approx(least, abs=1e-9)
+
+
 def hard() -> Network:
     """relu(d) + relu(-d) - relu(d) + 0.05 with d = x0 - x1: never below 0.05, but that takes a case
     distinction.
@@ -235,7 +313,7 @@ def hard() -> Network:
 def test_a_solver_that_lies_never_makes_a_wrong_verdict(monkeypatch, garbage):
     noise = np.random.default_rng(0)
 
-    def solve(self, seconds):
+    def solve(self, *limits):
         called.append(garbage)
         if garbage == "error":
             raise RuntimeError("the solver broke")

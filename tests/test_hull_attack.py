@@ -60,11 +60,11 @@ def test_a_node_whose_solver_breaks_is_never_lost(monkeypatch, broken, error):
     assert low < -0.4
     honest, calls = Program.solve, []
 
-    def solve(self, seconds):
+    def solve(self, *limits):
         calls.append(None)
         if len(calls) == broken:
             raise error("the solver broke")
-        return honest(self, seconds)
+        return honest(self, *limits)
 
     monkeypatch.setattr(Program, "solve", solve)
     tree = last_tree(bounded(network))
@@ -76,6 +76,66 @@ def test_a_node_whose_solver_breaks_is_never_lost(monkeypatch, broken, error):
             assert tree.dead
     assert not tree.closed
     assert not Fraction(tree.lower) > low
+
+
+@pytest.mark.parametrize("missing", range(2, 12))
+def test_a_node_without_a_solution_is_branched_on(monkeypatch, missing):
+    honest, calls = Program.solve, []
+
+    def solve(self, *limits):
+        calls.append(None)
+        return None if len(calls) == missing else honest(self, *limits)
+
+    monkeypatch.setattr(Program, "solve", solve)
+    cascade = bounded(split_case(-1.0))
+    tree = last_tree(cascade)
+    tree.grow(64, Deadline(20))
+    assert tree.closed
+    assert tree.lower >= 0
+    assert tree.proof.check(cascade.backward) >= tree.lower
+
+
+def test_a_tree_without_solutions_is_given_up(monkeypatch):
+    honest, calls = Program.solve, []
+
+    def solve(self, *limits):
+        calls.append(None)
+        return honest(self, *limits) if len(calls) == 1 else None
+
+    monkeypatch.setattr(Program, "solve", solve)
+    monkeypatch.setattr(Program, "infeasible", lambda self, ray=None: False)
+    cascade = bounded(random_network([3, 8, 8, 8, 8], seed=10), SIGNED)
+    for sign in (1.0, -1.0):
+        calls.clear()
+        tree = last_tree(cascade, sign)
+        tree.grow(10**6, Deadline(20))
+        if tree.lower < 0:
+            break
+    assert tree.dead
+    assert not tree.closed
+    assert len(calls) < 100
+
+
+@pytest.mark.parametrize("weight", [-1.0, -1.5])
+def test_a_solver_that_stops_early_closes_no_leaf_that_is_open(monkeypatch, weight):
+    """Whatever duals it stops with, the bound of a leaf is computed from them."""
+    noise, honest = np.random.default_rng(0), Program.solve
+
+    def solve(self, seconds, enough=math.inf):
+        found = honest(self, seconds)
+        if found is None or enough == math.inf:
+            return found
+        return found[0], found[1] + noise.choice([0.0, 0.5, 1e6]) * noise.normal(size=len(self.rows))
+
+    monkeypatch.setattr(Program, "solve", solve)
+    network = split_case(weight)
+    (low, _) = exact(network)["relu2"][0]
+    cascade = bounded(network)
+    tree = last_tree(cascade)
+    tree.grow(64, Deadline(5))
+    assert math.isnan(tree.lower) or Fraction(tree.lower) <= low
+    assert not tree.closed or low >= 0
+    assert tree.proof is None or Fraction(tree.proof.check(cascade.backward)) <= low
 
 
 def test_a_dive_whose_solver_breaks_ends_nothing(monkeypatch):
@@ -256,9 +316,9 @@ def test_margins_of_next_to_nothing_make_no_false_verdict(name, monkeypatch):
     assert any(low == 0 or high == 0 for low, high in truth["relu3"]) or name != "integers"
     honest, solved = Program.solve, []
 
-    def solve(self, seconds):
+    def solve(self, *limits):
         solved.append(None)
-        return honest(self, seconds)
+        return honest(self, *limits)
 
     monkeypatch.setattr(Program, "solve", solve)
     stability = analyze_network(network, PLANE, data=None, **{**QUICK, "time_limit": 30.0}, jobs=1)

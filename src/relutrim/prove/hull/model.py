@@ -164,29 +164,36 @@ class Model:
         """A proven lower bound of the goal, for any duals."""
         return float(np.nextafter(self.program.lower_bound(duals) - self.slack, -np.inf))
 
+    @property
+    def both(self) -> list[int]:
+        """The numbers of the neurons that have both states."""
+        return [number for number, neuron in enumerate(self.neurons) if neuron.state >= 0]
+
+    @property
+    def enough(self) -> float:
+        """The value of the program at which :meth:`bound` is 0 or more."""
+        return float(np.nextafter(self.slack, np.inf))
+
     @_OVERFLOW
-    def to_branch(self, point: Array, duals: Array) -> int | None:
-        """The number of the neuron whose relaxation costs most at ``point``, None if every state is
-        decided.
+    def to_branch(self, point: Array, duals: Array) -> list[int]:
+        """The numbers of the neurons whose states are not fixed and whose relaxations cost something at
+        ``point``; the one that costs most comes first.
         """
         weights = np.abs(self.program.downstream(duals))
-        best, chosen = 0.0, None
-        for number, neuron in enumerate(self.neurons):
-            if neuron.state >= 0 and self.program.lo[neuron.state] < self.program.hi[neuron.state]:
+        found = []
+        for number in self.both:
+            neuron = self.neurons[number]
+            if self.program.lo[neuron.state] < self.program.hi[neuron.state]:
                 gap = float(point[neuron.column]) - max(0.0, float(point[neuron.total]))
                 score = abs(gap) * float(weights[neuron.column])
-                if score > best:
-                    best, chosen = score, number
-        return chosen
+                if score > 0:
+                    found.append((-score, number))
+        return [number for _, number in sorted(found)]
 
     @_OVERFLOW
     def leanings(self, point: Array) -> dict[int, bool]:
         """The states that a solution leans to: on where the pre-activation is positive."""
-        return {
-            number: bool(point[neuron.total] > 0)
-            for number, neuron in enumerate(self.neurons)
-            if neuron.state >= 0
-        }
+        return {number: bool(point[self.neurons[number].total] > 0) for number in self.both}
 
     @_OVERFLOW
     def weight_of_ends(self, point: Array, duals: Array) -> list[tuple[str, int, float, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import highspy
@@ -16,9 +17,12 @@ _CLEAR = (
     highspy.HighsModelStatus.kOptimal,
     highspy.HighsModelStatus.kInfeasible,
     highspy.HighsModelStatus.kTimeLimit,
+    highspy.HighsModelStatus.kObjectiveBound,
 )
 _ITERATIONS = 20_000
 """Iterations of the simplex method that a program of this kind never needs unless it stalls."""
+_BEYOND = 1e-6
+"""How far beyond what is enough a solve goes, so that rounding does not take it below again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +75,23 @@ class Program:
     def purge(self, keep: int, duals: Array) -> list[int]:
         """Drop rows behind the first ``keep`` that carry no dual: cuts that no longer cut.
 
-        Returns which of the rows behind the first ``keep`` stay.
+        Rows that are not basic stay as well: without them there would be no basis for the next solve to start
+        from. Returns which of the rows behind the first ``keep`` stay.
         """
-        idle = [i for i in range(keep, len(duals)) if duals[i] == 0]
+        basis = self._solver.getBasis()
+        status = list(basis.row_status)
+        known = basis.valid and len(status) == len(self.rows)
+        idle = [
+            i
+            for i in range(keep, len(duals))
+            if duals[i] == 0 and not (known and status[i] != highspy.HighsBasisStatus.kBasic)
+        ]
+        gone = set(idle)
         if idle:
             self._solver.deleteRows(len(idle), np.array(idle, dtype=np.int32))
-        gone = set(idle)
+            if known:  # deleting has made it invalid
+                basis.row_status = [kept for i, kept in enumerate(status) if i not in gone]
+                self._solver.setBasis(basis)
         stay = [i for i in range(keep, len(self.rows)) if i not in gone]
         self.rows = [*self.rows[:keep], *(self.rows[i] for i in stay)]
         return [i - keep for i in stay]
@@ -91,30 +106,23 @@ class Program:
             self._solver.changeColBounds(column, low, high)
         self._narrowed = set(ends)
 
-    def solve(self, seconds: float) -> tuple[Array, Array] | None:
+    def solve(self, seconds: float, enough: float = math.inf) -> tuple[Array, Array] | None:
         """A primal and a dual solution, neither to be trusted; None if the solver has none to offer.
 
-        The first solve goes through the interior, which is quicker from nowhere; later ones start from the
-        last basis, and go through the interior where that leads nowhere.
+        The dual simplex method works its way up to the value, so it can stop where ``enough`` is reached: the
+        point means nothing then, and :meth:`lower_bound` of the duals is at least ``enough``.
         """
-        ways = ("simplex", "ipm") if self._solver.getBasis().valid else ("ipm", "simplex")
         until = self._solver.getRunTime() + max(0.0, seconds)
-        for way in ways:
-            self._solver.setOptionValue("solver", way)
-            self._solver.setOptionValue("time_limit", until)
-            self._solver.run()
-            status = self._solver.getModelStatus()
-            if status in _CLEAR and not (way == "ipm" and status == highspy.HighsModelStatus.kInfeasible):
-                break  # what the interior finds empty it has no ray for
-            self._solver.clearSolver()
+        self._run(until, enough)
+        if self._solver.getModelStatus() == highspy.HighsModelStatus.kObjectiveBound:
+            reached = self._solution()
+            if reached is not None and self.lower_bound(reached[1]) >= enough:
+                self.ray = None
+                return reached
+            self._run(until, math.inf)
         self.ray = self._dual_ray()
-        if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            return None
-        solution = self._solver.getSolution()
-        point, duals = np.array(solution.col_value), np.array(solution.row_dual)
-        if point.shape != self.lo.shape or duals.shape != (len(self.rows),):
-            return None
-        return point, duals
+        optimal = self._solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
+        return self._solution() if optimal else None
 
     def lower_bound(self, duals: Array) -> float:
         """A number that the program's value is not below, for **any** duals; NaN if they lead nowhere.
@@ -139,6 +147,30 @@ class Program:
             index, weights, owners = self._products(np.where(np.isfinite(duals), duals, 0.0))
             others = index != owners
             return self.cost - np.bincount(index[others], weights[others], len(self.cost))
+
+    def _run(self, until: float, enough: float) -> None:
+        """Let the solver solve, until its clock says so.
+
+        The first solve goes through the interior, which is quicker from nowhere; later ones start from the
+        last basis, and go through the interior where that leads nowhere.
+        """
+        self._solver.setOptionValue("objective_bound", enough - self.offset + _BEYOND)
+        ways = ("simplex", "ipm") if self._solver.getBasis().valid else ("ipm", "simplex")
+        for way in ways:
+            self._solver.setOptionValue("solver", way)
+            self._solver.setOptionValue("time_limit", until)
+            self._solver.run()
+            status = self._solver.getModelStatus()
+            if status in _CLEAR and not (way == "ipm" and status == highspy.HighsModelStatus.kInfeasible):
+                break  # what the interior finds empty it has no ray for
+            self._solver.clearSolver()
+
+    def _solution(self) -> tuple[Array, Array] | None:
+        """What the solver has, if it is of the right size."""
+        solution = self._solver.getSolution()
+        point, duals = np.array(solution.col_value), np.array(solution.row_dual)
+        fits = point.shape == self.lo.shape and duals.shape == (len(self.rows),)
+        return (point, duals) if fits else None
 
     def _lagrangian(self, cost: Array, offset: float, duals: Array) -> float:
         lower, upper = (np.array([getattr(row, end) for row in self.rows]) for end in ("lower", "upper"))

@@ -24,6 +24,8 @@ _STALL = 0.03
 """Rounds of cuts go on while each closes at least this share of what is missing."""
 _PURGE = 3
 """Every so many rounds, cuts that carry no dual go."""
+_FAILURES = 16
+"""Nodes of a tree that may come without a solution before it is given up."""
 
 
 @dataclass(eq=False)
@@ -53,6 +55,8 @@ class Tree:
         self.model = Model(self.backward, goal)
         self._open: list[dict[int, bool]] = [{}]
         self._leaves: list[Leaf] = []
+        self._ranked: list[int] = []
+        self._failures = 0
 
     @property
     def closed(self) -> bool:
@@ -84,12 +88,18 @@ class Tree:
             if self.closed:
                 self._conclude()
             return
-        branch = None if last is None else self.model.to_branch(*last)
-        if last is None or branch is None:
+        ranked = self._ranked
+        if last is not None:
+            self.model.purge(last[1])
+        elif not deadline.passed:
+            self._failures += 1
+            if ranked:  # without a solution, what costs most elsewhere, or any other
+                ranked = [*ranked, *self.model.both]
+        branch = next((number for number in ranked if number not in states), None)
+        if branch is None or self._failures > _FAILURES or (last is None and deadline.passed):
             self._open.append(states)
             self.dead = not deadline.passed
             return
-        self.model.purge(last[1])
         self._open += [{**states, branch: False}, {**states, branch: True}]
 
     def dive(self, seconds: float) -> None:
@@ -119,13 +129,15 @@ class Tree:
                 break
             if last is not None and number % _PURGE == 0:
                 model.purge(last[1])
-            last = program.solve(min(deadline.left, 1e6))
+            last = program.solve(min(deadline.left, 1e6), model.enough if states else math.inf)
             if last is None:
                 if program.infeasible() and program.ray is not None:
                     return Leaf.closed(model, states, math.inf, program.ray), None
                 return best, None
-            self._note(last[0])
             bound = model.bound(last[1])
+            if not bound >= 0:
+                self._note(last[0])
+                self._ranked = model.to_branch(*last)
             stalled = bound - best.bound < _STALL * abs(best.bound)
             if bound > best.bound or math.isnan(best.bound):
                 best = Leaf.closed(model, states, bound, last[1])
