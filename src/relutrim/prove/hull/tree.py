@@ -18,7 +18,7 @@ from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.model import Goal, Model
 from relutrim.prove.hull.proof import Leaf, Proof
 
-_ROUNDS = (14, 5)
+_ROUNDS = (14, 2)
 """Rounds of cuts at the root and at other nodes."""
 _STALL = 0.03
 """Rounds of cuts go on while each closes at least this share of what is missing."""
