@@ -180,6 +180,31 @@ def test_branching_proves_what_has_a_margin(problem):
             assert grown(cascade, relu, neuron, sign, depth=99, seconds=20).lower >= 0
 
 
+@slow
+@given(strategies.problems(extreme=False), st.integers(1, 3))
+def test_every_relaxation_in_use_can_be_branched_on_the_dearest_first(problem, depth):
+    cascade = bounded(problem)
+    for relu, neuron in open_neurons(cascade)[:3]:
+        model = Model(cascade.backward, Goal.of(cascade.backward, relu.inputs[0], neuron, 1.0, depth))
+        solved = model.program.solve(10.0)
+        if solved is None:
+            continue
+        point, duals = solved
+        used = {
+            number
+            for number, n in enumerate(model.neurons)
+            if n.state >= 0 and point[n.column] != max(0.0, point[n.total])
+        }
+        ranked = model.to_branch(point, duals)
+        assert set(ranked) == used
+        weights = np.abs(model.program.downstream(duals))
+        costs = [
+            abs(point[n.column] - max(0.0, point[n.total])) * weights[n.column]
+            for n in map(model.neurons.__getitem__, ranked)
+        ]
+        assert costs == sorted(costs, reverse=True)
+
+
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=3, max_size=3))
 def test_any_duals_give_a_true_bound(duals):
     rows = [

@@ -176,8 +176,8 @@ class Model:
 
     @_OVERFLOW
     def to_branch(self, point: Array, duals: Array) -> list[int]:
-        """The numbers of the neurons whose states are not fixed and whose relaxations cost something at
-        ``point``; the one that costs most comes first.
+        """The numbers of the neurons whose states are not fixed and whose relaxations are used at ``point``;
+        the one that costs most comes first, and by how far those are off that cost nothing there.
         """
         weights = np.abs(self.program.downstream(duals))
         found = []
@@ -185,10 +185,9 @@ class Model:
             neuron = self.neurons[number]
             if self.program.lo[neuron.state] < self.program.hi[neuron.state]:
                 gap = float(point[neuron.column]) - max(0.0, float(point[neuron.total]))
-                score = abs(gap) * float(weights[neuron.column])
-                if score > 0:
-                    found.append((-score, number))
-        return [number for _, number in sorted(found)]
+                if gap != 0:
+                    found.append((-abs(gap) * float(weights[neuron.column]), -abs(gap), number))
+        return [number for *_, number in sorted(found)]
 
     @_OVERFLOW
     def leanings(self, point: Array) -> dict[int, bool]:
