@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format bench wheel clean
 
 demo: $(STAMP)
 	$(BIN)/relutrim demo
@@ -31,8 +31,17 @@ bench: $(STAMP_DEV)
 	$(BIN)/python -m benchmarks.inexact --section inexact
 	$(BIN)/python -m benchmarks.vgg --section vgg
 
+# The wheel, installed with all it needs into an environment of its own and put to work there.
+wheel: $(STAMP_DEV)
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	$(PYTHON) -m venv --clear dist/venv
+	dist/venv/bin/python -m pip install --quiet -c constraints.txt "$$(ls dist/relutrim-*.whl)[runtime]"
+	cd dist && venv/bin/relutrim demo --output demo
+	rm -rf dist/venv dist/demo
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-output
+	rm -rf dist $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-output
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
