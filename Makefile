@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test lint format bench wheel clean
+.PHONY: demo test lint format bench docs wheel clean
 
 demo: $(STAMP)
 	$(BIN)/relutrim demo
@@ -31,6 +31,10 @@ bench: $(STAMP_DEV)
 	$(BIN)/python -m benchmarks.inexact --section inexact
 	$(BIN)/python -m benchmarks.vgg --section vgg
 
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build
+
 # The wheel, installed with all it needs into an environment of its own and put to work there.
 wheel: $(STAMP_DEV)
 	rm -rf dist
@@ -41,7 +45,7 @@ wheel: $(STAMP_DEV)
 	rm -rf dist/venv dist/demo
 
 clean:
-	rm -rf dist $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-output
+	rm -rf dist docs/_build $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-output
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
