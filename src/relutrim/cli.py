@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from relutrim._version import __version__
-from relutrim.cli_domain import ManyNumbers, domain_options, read_array, take_domain
+from relutrim.cli_domain import ManyNumbers, domain_options, take_domain
 from relutrim.errors import InputError, RelutrimError, one_line
+from relutrim.formats.arrays import read_array
 from relutrim.milp.settings import BIG_M, INJECTIONS, METHODS, SOLVERS, UNTIL
 from relutrim.prove.verdict import Evidence
 from relutrim.rewrite.cost import Cost
