@@ -314,6 +314,14 @@ def test_mean_and_deviation_are_per_channel_and_short() -> None:
     assert all(value == round(value, 4) for value in (*mean, *std))
 
 
+def test_the_real_mnist_has_the_numbers_that_everybody_knows(shared: Path) -> None:
+    digits = load_dataset("mnist", shared / "data")
+    assert digits.x_train.shape == (60000, 1, 28, 28)
+    assert digits.x_test.shape == (10000, 1, 28, 28)
+    assert digits.y_train[:5].tolist() == [5, 0, 4, 1, 9]
+    assert digits.statistics == ((0.1307,), (0.3081,))
+
+
 def test_downloading_without_torchvision_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

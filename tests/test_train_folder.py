@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -353,6 +354,44 @@ def test_bad_usage_is_one_message_and_leaves_no_folder(
     assert reason in outcome.err
     assert "Traceback" not in outcome.err
     assert not (tmp_path / "out").exists()
+
+
+def test_progress_is_for_terminals_only(tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    arguments = [sys.executable, "-m", "relutrim", "train", "synthetic-mnist", "1x4", "--epochs", "30"]
+    done = subprocess.run(
+        [*arguments, "-o", str(tmp_path / "a")],
+        stderr=follower,
+        stdout=subprocess.PIPE,
+        timeout=120,
+        check=True,
+    )
+    os.close(follower)
+    shown = os.read(leader, 100_000).decode()
+    os.close(leader)
+    assert "1x4 (1)" in shown
+    assert "epochs, loss" in shown
+    assert b"epochs, loss" not in done.stdout
+    done = subprocess.run(
+        [*arguments, "-o", str(tmp_path / "b")], capture_output=True, timeout=120, check=True
+    )
+    assert done.stderr == b""
+
+
+def test_state_dicts_are_read_back_by_the_architectures_named_for_them(tmp_path: Path) -> None:
+    pictures = synthetic("cifar10", train=60, test=20)
+    options = {"recipe": Recipe(epochs=1), "output": tmp_path, "state_dicts": True}
+    dense, lenet, lenet_bn = train_many(pictures, ["2x7", "lenet", "lenet-bn"], **options)  # type: ignore[arg-type]
+    architectures = {
+        dense: "mlp:3072-7-7-10",
+        lenet: "relutrim.paper.modules:lenet",
+        lenet_bn: "relutrim.paper.modules:lenet_bn",
+    }
+    for one, architecture in architectures.items():
+        assert one.path is not None
+        read = relutrim.load(one.path.with_suffix(".pt"), arch=architecture)
+        x = torch.rand(3, *one.input_shape, dtype=torch.float64)
+        torch.testing.assert_close(read(x), one.network()(x), rtol=1e-6, atol=1e-7)
 
 
 def test_networks_that_diverged_are_named_and_not_written(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,19 @@ def write_checkpoint(path: Path, fit: Fit, key: str, seconds: float) -> None:
         "seconds": float(seconds),
         "state": fit.state(),
     }
+    write_tensors(path, content)
+
+
+def write_tensors(path: Path, content: Any) -> None:
+    """``torch.save``, whole or not at all; the same content gives the same bytes.
+
+    By way of memory, because torch writes a file's own name into it, which is a passing one here, and has no
+    words of its own for a full disk.
+    """
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
     with replacing(path) as aside:
-        torch.save(content, aside)
+        aside.write_bytes(buffer.getbuffer())
 
 
 def read_checkpoint(path: Path, fit: Fit, key: str) -> Checkpoint:

@@ -31,7 +31,7 @@ def obtain_dataset(name: str, folder: str | Path) -> Dataset:
 
 def _download(name: str, folder: Path) -> None:
     try:
-        from torchvision import datasets  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        from torchvision import datasets
     except ImportError:
         raise InputError(
             "--download needs torchvision, which is not installed (pip install 'relutrim[download]'); or get "

@@ -7,7 +7,6 @@ after the other.
 from __future__ import annotations
 
 import hashlib
-import io
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,9 +19,8 @@ import torch
 from relutrim._version import __version__
 from relutrim.errors import InputError
 from relutrim.formats import save
-from relutrim.formats.files import replacing
 from relutrim.paper.architecture import Architecture
-from relutrim.paper.checkpoint import read_checkpoint, write_checkpoint
+from relutrim.paper.checkpoint import read_checkpoint, write_checkpoint, write_tensors
 from relutrim.paper.dataset import Dataset
 from relutrim.paper.fit import Fit
 from relutrim.paper.folder import RunFolder, claimed
@@ -260,8 +258,5 @@ def _written(result: Trained, folder: RunFolder) -> Trained:
     save(result.network(), path)
     if folder.settings["state_dicts"]:
         assert result.module is not None
-        content = io.BytesIO()  # torch writes a file's own name into it, and a passing one at that
-        torch.save(result.module.state_dict(), content)
-        with replacing(folder.path / f"{result.name}.pt") as aside:
-            aside.write_bytes(content.getvalue())
+        write_tensors(folder.path / f"{result.name}.pt", result.module.state_dict())
     return replace(result, path=path, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
