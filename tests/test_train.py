@@ -248,6 +248,7 @@ def test_augmentation_is_for_cifar_unless_asked_for(pictures: Dataset, digits: D
     assert not equal(plain.module, train(pictures, "1x8", recipe=Recipe(epochs=1)).module)
     assert Recipe().augments("cifar100")
     assert not Recipe().augments("mnist")
+    assert not Recipe().augments("my-cifar-features")
     train(digits, "1x8", recipe=Recipe(epochs=1, augment=True))
 
 

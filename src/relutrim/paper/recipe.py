@@ -52,7 +52,8 @@ class Recipe:
 
     def augments(self, dataset: str) -> bool:
         """Whether the rows of a data set are augmented."""
-        return "cifar" in dataset if self.augment is None else self.augment
+        named = dataset.removeprefix("synthetic-") in ("cifar10", "cifar100")
+        return named if self.augment is None else self.augment
 
     def describe(self) -> dict[str, Any]:
         """What a report says about it."""
