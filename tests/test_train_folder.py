@@ -99,7 +99,7 @@ def test_the_report_follows_its_schema(digits: Dataset, tmp_path: Path) -> None:
     assert listed == [one.name for one in made]
 
 
-def test_networks_are_written_the_same_whatever_is_trained_beside_them(
+def test_the_same_run_writes_the_same_bytes_and_smaller_batches_the_same_networks(
     digits: Dataset, tmp_path: Path
 ) -> None:
     run(digits, tmp_path / "all", ("2x8", "9|4|9"), state_dicts=True)
