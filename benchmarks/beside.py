@@ -77,8 +77,8 @@ def main(arguments: Sequence[str]) -> None:
         )
         print(*rows[-1], flush=True)
     text = (
-        "Connections left by each. Pruning by magnitude keeps the largest weights, as many as relutrim leaves; "
-        "all are given the same files. Differences are in float64, over MNIST's test images.\n\n"
+        "Connections left by each. Pruning by magnitude keeps the largest weights, as many as relutrim "
+        "leaves; all are given the same files. Differences are in float64, over MNIST's test images.\n\n"
         f"{table(HEADER, rows)}"
     )
     if options.section:

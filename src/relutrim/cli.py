@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from relutrim._version import __version__
-from relutrim.cli_domain import ManyNumbers, domain_options, read_array, take_domain
+from relutrim.cli_domain import ManyNumbers, domain_options, take_domain
+from relutrim.cli_train import train
 from relutrim.errors import InputError, RelutrimError, one_line
+from relutrim.formats.arrays import read_array
 from relutrim.milp.settings import BIG_M, INJECTIONS, METHODS, SOLVERS, UNTIL
 from relutrim.prove.verdict import Evidence
 from relutrim.rewrite.cost import Cost
@@ -470,6 +472,8 @@ def _progress(quiet: bool) -> Iterator[Progress | None]:
         task = bar.add_task("start", total=None)
         yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
 
+
+commands.add_command(train)
 
 if __name__ == "__main__":
     main()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from relutrim.errors import DomainError, InputError
+from relutrim.formats.arrays import read_array, read_arrays
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,11 +63,12 @@ _OPTIONS = (
     ),
 )
 _NAMES = ("box", "normalized_box", "mean", "std", "center", "radius", "vnnlib", "sum_between", "constraint")
-_MANY = ("--mean", "--std")
 
 
 class ManyNumbers(click.Command):
     """A command whose ``--mean`` and ``--std`` take as many numbers as follow them."""
+
+    many: tuple[str, ...] = ("--mean", "--std")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Repeat the option before each of its numbers, which is how click wants to see it."""
@@ -80,7 +80,7 @@ class ManyNumbers(click.Command):
                 fed = True
             else:
                 name, _, value = argument.partition("=")
-                option, fed = name if name in _MANY else "", bool(value)
+                option, fed = name if name in self.many else "", bool(value)
             spread.append(argument)
         return super().parse_args(ctx, spread)
 
@@ -174,79 +174,6 @@ def _constrained(domain: Domain, path: Path, network: Network) -> Domain:
         return domain.constrain(matrix, low, high)
     except DomainError as error:
         raise error.at(str(path)) from None
-
-
-def read_array(path: Path) -> npt.NDArray[np.generic]:
-    """One array of real numbers from a ``.npy`` file; nothing is unpickled."""
-    import numpy as np
-
-    from relutrim.formats.files import LARGEST_FILE
-
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise InputError(f"the file is larger than {LARGEST_FILE} bytes", where=str(path))
-        array = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise InputError("there is no such file", where=str(path)) from None
-    except (OSError, ValueError, EOFError, MemoryError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"this is no plain .npy array ({_reason(error)}); use numpy.save", where=str(path)
-        ) from None
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise InputError("this is an archive of several arrays; give a .npy file with one", where=str(path))
-    return _real(array, path)
-
-
-def read_arrays(path: Path, names: Sequence[str]) -> list[npt.NDArray[np.generic]]:
-    """Named arrays of real numbers from a ``.npz`` file; nothing is unpickled, and nothing unpacks beyond the
-    size limit.
-    """
-    import numpy as np
-
-    from relutrim.formats.files import LARGEST_FILE
-
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > LARGEST_FILE:
-                raise InputError(f"it unpacks to more than {LARGEST_FILE} bytes", where=str(path))
-        with np.load(path, allow_pickle=False) as archive:
-            missing = [name for name in names if name not in archive]
-            if missing:
-                raise InputError(
-                    f"it holds {', '.join(archive.files) or 'nothing'}; {', '.join(missing)} is missing",
-                    where=str(path),
-                )
-            return [_real(archive[name], path) for name in names]
-    except FileNotFoundError:
-        raise InputError("there is no such file", where=str(path)) from None
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        MemoryError,
-        RuntimeError,
-        zlib.error,
-        zipfile.BadZipFile,
-    ) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"this is no plain .npz archive ({_reason(error)}); use numpy.savez", where=str(path)
-        ) from None
-
-
-def _reason(error: BaseException) -> str:
-    """What numpy says, without its advice to unpickle."""
-    return str(error).partition(". ")[0]
-
-
-def _real(array: npt.NDArray[np.generic], path: Path) -> npt.NDArray[np.generic]:
-    if array.dtype.kind not in "fiub":
-        raise InputError(f"it holds {array.dtype} values; real numbers are needed", where=str(path))
-    return array
 
 
 def _exact(array: npt.NDArray[np.generic], path: Path) -> npt.NDArray[np.float64]:
