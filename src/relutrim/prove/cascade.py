@@ -27,7 +27,7 @@ from relutrim.bounds.relaxation import Slope
 from relutrim.bounds.values import Interval
 from relutrim.domain.domain import Problem
 from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Affine, Convolution, Linear, Relu, Reshape, Scale, Transpose
+from relutrim.network.operators import Affine, Barrier, Convolution, Linear, Relu, Reshape, Scale, Transpose
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.parts import AnyProof
 from relutrim.rounding import require_ieee
@@ -117,6 +117,7 @@ class Cascade:
             if relus:
                 self._tighten(name, relus[0], search)
                 self.report("bounds")
+            self._narrow(name)
 
     def _gradients(self) -> None:
         """Quick gradient rounds for all missing states."""
@@ -194,6 +195,7 @@ class Cascade:
             if self.deadline.passed:
                 return
             self._refresh(node.name)
+            self._narrow(node.name)
             for relu in self.network.readers(node.name):
                 if isinstance(relu.operator, Relu) and self._has_relu_before(node.name):
                     later = self.network.relus[self.network.relus.index(relu) + 1 :]
@@ -245,6 +247,21 @@ class Cascade:
             if self.deadline.passed:
                 return
             self._corners(name, relu, self.undecided(relu), slope, search=search)
+
+    def _narrow(self, name: str) -> None:
+        """Linear bounds for all entries of a value that a barrier reads: the tighter its range, the smaller
+        the box that everything behind the barrier starts from.
+        """
+        barriers = [reader for reader in self.network.readers(name) if isinstance(reader.operator, Barrier)]
+        if not barriers or self._interval_is_exact(name):
+            return
+        every = torch.arange(self.network.size(name), device=self.region.lo.device)
+        for index in torch.split(every, self._rows):
+            for sign in (1.0, -1.0):
+                if self.deadline.passed:
+                    return
+                lower = self.backward.neurons(name, index, sign, Slope.ADAPTIVE).lower
+                self._improve(name, index, sign, lower)
 
     def loose(self, name: str) -> Tensor:
         """Which entries of a value have ranges that hold both signs."""
