@@ -38,6 +38,7 @@ from relutrim.search.witnesses import Witnesses
 _ROWS = 1024
 _RANDOM = 32
 _STUBBORN = 64
+_PROBES = 64
 _ANNEAL_STEPS = 100
 _HEATS = (0.1, 0.4)
 _START_BYTES = 512 * 2**20
@@ -200,9 +201,22 @@ class Cascade:
                 if isinstance(relu.operator, Relu) and self._has_relu_before(node.name):
                     later = self.network.relus[self.network.relus.index(relu) + 1 :]
                     needed = any(bool(self.undecided(other).any()) for other in later)
-                    which = self.loose(node.name) if needed else self.undecided(relu)
                     for slope in (Slope.ADAPTIVE, Slope.ZERO, Slope.CHORD):
+                        every = needed and self._promising(node.name, relu, slope, search=search)
+                        which = self.loose(node.name) if every else self.undecided(relu)
                         self._corners(node.name, relu, which, slope, search=search)
+
+    def _promising(self, name: str, relu: Node, slope: Slope, *, search: bool) -> bool:
+        """Whether a slope makes the range of any of a few neurons smaller; in a layer of thousands (behind
+        max pooling, say, where intervals are hard to beat) it may well do nothing for all of them.
+        """
+        loose, few = self.loose(name).nonzero()[:, 0], torch.zeros(self.network.size(name), dtype=torch.bool)
+        few = few.to(loose.device)
+        few[loose[:: -(-len(loose) // _PROBES) or 1]] = True
+        before = self.values[name]
+        self._corners(name, relu, few, slope, search=search)
+        after = self.values[name]
+        return bool(((after.lo != before.lo) | (after.hi != before.hi)).flatten()[few].any())
 
     def _attack(self, method: Callable[[Targets], Tensor]) -> None:
         """Try a search method on all missing states."""
