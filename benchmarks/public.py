@@ -70,10 +70,16 @@ def _cases() -> Iterator[tuple[str, Network, Domain]]:
                 yield (case.name, *case.read())
             except Exception as error:
                 print(f"{case.name}: {error}", flush=True)
+    for name, network in lenets():
+        yield name, network, Box(0, 1)
+
+
+def lenets() -> Iterator[tuple[str, Network]]:
+    """The networks of ``networks/lenet``, by name."""
     for path in sorted(shared().joinpath("networks", "lenet").glob("*.pt")):
         module = lenet(batch_norm="_bn_" in path.stem)
         module.load_state_dict(torch.load(path, weights_only=True))
-        yield path.stem, as_network(module.eval(), input_shape=(3, 32, 32)), Box(0, 1)
+        yield path.stem, as_network(module.eval(), input_shape=(3, 32, 32))
 
 
 def lenet(*, batch_norm: bool) -> nn.Sequential:

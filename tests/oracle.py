@@ -23,8 +23,9 @@ from math import prod
 
 import numpy as np
 
+from oracle_barriers import barrier
 from oracle_spatial import spatial, window_pairs
-from relutrim.network import Add, Linear, MaxPool, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.network import Add, Barrier, Linear, MaxPool, Network, Node, Output, Port, Relu, Reshape, Scale
 
 Point = tuple[Fraction, ...]
 Values = dict[str, list[Fraction]]
@@ -110,6 +111,8 @@ def _compute(node: Node, shapes: list[tuple[int, ...]]) -> Callable[[list[list[F
         return lambda inputs: [sum(terms, Fraction(0)) for terms in zip(*inputs, strict=True)]
     if isinstance(operator, Reshape):
         return lambda inputs: list(inputs[0])
+    if isinstance(operator, Barrier):
+        return lambda inputs: barrier(operator, shape, inputs[0])
     return spatial(operator, shapes)
 
 

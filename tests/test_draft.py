@@ -140,6 +140,17 @@ def test_rounding_to_float32_is_charged(seed):
     assert 0 < true <= Fraction(stored.proven) < Fraction(1, 10**4)
 
 
+def test_what_is_rounded_up_and_what_is_rounded_down_do_not_add_up():
+    """Of one layer on inputs that are not negative, the bound is what the worst input makes of it."""
+    rng = np.random.default_rng(0)
+    network = graph(
+        8, [("y", Linear(rng.normal(size=(2, 8)), rng.normal(size=2)), "x")], "y", dtype="float32"
+    )
+    stored = start(network, 0, 1).stored()
+    truth = gap(network, stored.network, 0, 1)
+    assert truth <= Fraction(stored.proven) <= truth * Fraction(1001, 1000)
+
+
 def test_weights_below_the_smallest_float32_become_0_and_are_charged():
     network = dense(linear([[1e-50]], [0.0]), linear([[2.0**100]]), dtype="float32")
     stored = start(network, 0, 1).stored()

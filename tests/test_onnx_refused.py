@@ -25,14 +25,18 @@ SHAPE = np.array
 
 D = np.float64
 BAD_GRAPHS = {
-    "softmax in the middle": (
-        [op("Softmax", ["x"], "p"), op("Relu", ["p"])], {}, UnsupportedError, "relu_y.*softmax_p.*very end",
+    "log softmax in the middle": (
+        [op("LogSoftmax", ["x"], "p"), op("Relu", ["p"])], {}, UnsupportedError,
+        "relu_y.*logsoftmax_p.*very end.*cut the model",
     ),
-    "sigmoid in the middle": (
-        [op("Sigmoid", ["x"], "s"), op("Relu", ["s"])], {}, UnsupportedError,
-        "'relu_y'.*'sigmoid_s' .Sigmoid.*only nonlinearity.*very end",
+    "softmax of the batch": (
+        [op("Softmax", ["x"], "p", axis=0), op("Relu", ["p"])], {}, UnsupportedError,
+        "'relu_y'.*'softmax_p'.*batch",
     ),
-    "gelu": ([op("Gelu", ["x"])], {}, UnsupportedError, "'gelu_y' .Gelu.*only nonlinearity"),
+    "exponential": ([op("Exp", ["x"])], {}, UnsupportedError, "'exp_y' .Exp.*range.*cut the model"),
+    "gelu by tanh": ([op("Gelu", ["x"], approximate="tanh")], {}, UnsupportedError, "'gelu_y'.*'none'"),
+    "elu that falls": ([op("Elu", ["x"], alpha=-1.0)], {}, NetworkError, "'elu_y'.*alpha"),
+    "celu that falls": ([op("Celu", ["x"], alpha=-1.0)], {}, UnsupportedError, "'celu_y'.*alpha"),
     "unknown operator": ([op("Frobnicate", ["x"])], {}, UnsupportedError, "Frobnicate is not one"),
     "attention": ([op("MatMul", ["x", "x"])], {}, UnsupportedError, "two computed values"),
     "product of values": ([op("Mul", ["x", "x"])], {}, UnsupportedError, "two computed values"),

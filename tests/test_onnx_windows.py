@@ -332,7 +332,7 @@ def test_the_place_of_the_maximum_is_refused():
 @pytest.mark.parametrize(
     ("nodes", "code", "words"),
     [
-        ([op("Conv", ["x", "w"], "c"), op("Sigmoid", ["c"], "s"), op("Conv", ["s", "v"])], 3, "sigmoid_s"),
+        ([op("Conv", ["x", "w"], "c"), op("Exp", ["c"], "s"), op("Conv", ["s", "v"])], 3, "exp_s"),
         ([op("Conv", ["x", "w"], strides=[-1, 1])], 2, "conv_y"),
     ],
 )

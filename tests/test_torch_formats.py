@@ -372,8 +372,8 @@ def branching(self, x):
     return self.a(x) if x.sum() > 0 else -self.a(x)
 
 
-def softmax_within(self, x):
-    return self.a(torch.softmax(self.a(x), -1))
+def log_softmax_within(self, x):
+    return self.a(torch.log_softmax(self.a(x), -1))
 
 
 lin = nn.Linear(4, 4)
@@ -395,7 +395,7 @@ REFUSED = {
     "lazy": (lambda: nn.LazyLinear(3), InputError, "no numbers yet"),
     "meta": (lambda: nn.Linear(3, 2, device="meta"), InputError, "no numbers yet"),
     "not a module": (lambda: 3, InputError, "torch.nn.Module is needed"),
-    "other activation": (lambda: nn.Sequential(nn.Linear(4, 3), nn.GELU()), UnsupportedError, "'1'.*GELU"),
+    "other activation": (lambda: nn.Sequential(nn.Linear(4, 3), nn.GLU()), UnsupportedError, "'1'.*GLU"),
     "recurrent": (lambda: nn.LSTM(4, 4), UnsupportedError, "LSTM"),
     "other function": (lambda: made(lambda s, x: torch.sin(s.a(x)), a=lin), UnsupportedError, "node 'sin'"),
     "decides by values": (lambda: made(branching, a=lin), UnsupportedError, "torch.fx cannot record"),
@@ -409,7 +409,7 @@ REFUSED = {
     "division by zero": (lambda: made(lambda s, x: s.a(x) / 0, a=lin), InputError, "node 'truediv'.*zero"),
     "self attention": (lambda: made(lambda s, x: s.a(x) @ x.T, a=lin), UnsupportedError, "attribute 'T'"),
     "from the left": (lambda: made(lambda s, x: torch.eye(3) @ s.a(x), a=lin), UnsupportedError, "batch"),
-    "softmax within": (lambda: made(softmax_within, a=lin), UnsupportedError, "'a'.*last step"),
+    "log softmax within": (lambda: made(log_softmax_within, a=lin), UnsupportedError, "'a'.*very end"),
     "softmax of batch": (lambda: mlp(4, 3, last=[nn.Softmax(dim=0)]), UnsupportedError, "inputs of a batch"),
     "flatten of batch": (lambda: mlp(4, 3, last=[nn.Flatten(0)]), UnsupportedError, "batch axis"),
     "view of batch": (lambda: made(lambda s, x: s.a(x).view(1, -1), a=lin), UnsupportedError, "node 'view'"),

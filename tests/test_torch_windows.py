@@ -271,11 +271,11 @@ REFUSED = {
     "mean of the batch": (forward(lambda x: x.mean(0)), IMAGE, UnsupportedError, "batch axis"),
     "moved batch": (forward(lambda x: x.permute(1, 0, 2, 3)), IMAGE, UnsupportedError, "moves the batch"),
     "computed kernel": (forward(lambda x: F.conv2d(x, x)), IMAGE, UnsupportedError, "not affine"),
-    "sigmoid in the middle": (
-        nn.Sequential(nn.Conv2d(4, 2, 1), nn.Sigmoid(), nn.Conv2d(2, 2, 1)), IMAGE, UnsupportedError,
-        "module '2'.*Sigmoid '1'",
+    "log softmax in the middle": (
+        nn.Sequential(nn.Conv2d(4, 2, 1), nn.LogSoftmax(1), nn.Conv2d(2, 2, 1)), IMAGE, UnsupportedError,
+        "module '2'.*LogSoftmax '1'",
     ),
-    "elu": (nn.Sequential(nn.ELU()), IMAGE, UnsupportedError, "module '0' .ELU"),
+    "softsign": (nn.Sequential(nn.Softsign()), IMAGE, UnsupportedError, "module '0' .Softsign"),
     "no shape": (nn.Conv2d(4, 2, 1), None, InputError, "input_shape"),
     "a view that changes": (
         forward(lambda x: x[:, :2].relu_() + x[:, :2]), IMAGE, UnsupportedError, "changed in place",

@@ -73,9 +73,10 @@ def forward_radius(network: Network, values: dict[str, Interval]) -> dict[str, T
     """How far a float64 forward pass can be from the real value, for every node and any input of the domain.
 
     One radius for the whole domain, from the ranges in ``values``: each affine operator adds ``gamma |W|
-    |x|`` and passes on ``|W| r``; ReLU passes the radius on, and max pooling the largest of each window.
+    |x|`` and passes on ``|W| r``; ReLU passes the radius on, and max pooling the largest of each window; a
+    barrier passes on what its slope makes of it, and adds what it rounds itself.
     """
-    from relutrim.network.operators import Affine
+    from relutrim.network.operators import Affine, Barrier
     from relutrim.rounding import ETA
 
     source = values[network.input.name]
@@ -84,13 +85,17 @@ def forward_radius(network: Network, values: dict[str, Interval]) -> dict[str, T
         before = [radius[name] for name in node.inputs]
         operator = node.operator
         total = operator.spread(before)
+        if isinstance(operator, Barrier):
+            reach, result = values[node.inputs[0]].magnitude + before[0], values[node.name].magnitude + total
+            radius[node.name] = (total + operator.rounding(reach, result)) * (1 + 2.0**-20)
+            continue
         if not isinstance(operator, Affine):
             radius[node.name] = total
             continue
-        reach = [values[name].magnitude + r for name, r in zip(node.inputs, before, strict=True)]
+        reaches = [values[name].magnitude + r for name, r in zip(node.inputs, before, strict=True)]
         terms = operator.terms([network.shapes[name] for name in node.inputs])
         if terms:
-            total = total + gamma(terms) * operator.magnitude(reach) + terms * ETA
-        fuzz = operator.fuzz(reach)
+            total = total + gamma(terms) * operator.magnitude(reaches) + terms * ETA
+        fuzz = operator.fuzz(reaches)
         radius[node.name] = total * (1 + 2.0**-20) if fuzz is None else (total + fuzz) * (1 + 2.0**-20)
     return radius

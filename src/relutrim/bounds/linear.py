@@ -4,7 +4,8 @@
 A linear form over some node's value is pulled back through the graph: affine operators by their adjoint,
 ReLUs by the line of
 :mod:`relutrim.bounds.relaxation` that keeps the inequality, max pooling by those of
-:mod:`relutrim.bounds.maxima`. At the input the domain gives the smallest value.
+:mod:`relutrim.bounds.maxima`. At the input the domain gives the smallest value, and at a barrier, where no
+line takes the operator's place, the range of its own value does.
 
 **Rounding.** The computed coefficients ``A`` are taken as given numbers. That they are not exactly ``A' W``
 costs, at each affine node, at most ``gamma |A'| (|W| m + |b|)`` where ``m`` bounds the magnitude of the
@@ -31,7 +32,7 @@ from relutrim.bounds.relaxation import Relaxation, Slope, relax
 from relutrim.bounds.values import Interval, flat
 from relutrim.domain.region import Region
 from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Affine, Convolution, Linear, MaxPool, Relu
+from relutrim.network.operators import Affine, Barrier, Convolution, Linear, MaxPool, Relu
 from relutrim.rounding import ETA, UNIT, gamma, widen_down
 
 Slopes: TypeAlias = Slope | Mapping[str, Tensor]
@@ -54,8 +55,8 @@ class Bounded:
 
 @dataclass(frozen=True, eq=False)
 class Pulled:
-    """k entries of a value as affine functions of ReLU outputs and the input: name -> (k, size), constant,
-    radius.
+    """k entries of a value as affine functions of the input and of what is not affine before it (ReLUs,
+    maxima, barriers): name -> (k, size), constant, radius.
 
     The radius bounds, on the whole domain, how far the true entry is from what the coefficients say.
     """
@@ -105,7 +106,9 @@ class Backward:
         return self._finish(self._unit(target, index, sign, boxes), slopes)
 
     def affine(self, target: str, index: Tensor) -> Pulled:
-        """Entries of a value in terms of the ReLUs before it and the input, without any relaxation."""
+        """Entries of a value in terms of the input and of what is not affine before it, without any
+        relaxation.
+        """
         state = self._unit(target, index, 1.0)
         while (name := self._last(state, affine=True)) is not None:
             self._pull(self.network[name], state.waiting.pop(name), state, Slope.ZERO)
@@ -183,6 +186,9 @@ class Backward:
         if isinstance(operator, MaxPool):
             self._pull_maxima(node, forms, state, slopes if isinstance(slopes, Slope) else Slope.ADAPTIVE)
             return
+        if isinstance(operator, Barrier):
+            self._stop(node, forms, state)
+            return
         assert isinstance(operator, Relu)
         relaxation = self.relaxation(node, slopes if isinstance(slopes, Slope) else Slope.ADAPTIVE)
         below = state.own(relaxation.lower_slope)
@@ -210,6 +216,14 @@ class Backward:
         below, above, upper = state.own(maxima.below), state.own(maxima.above), state.own(maxima.slope)
         shape = self.network.shapes[node.inputs[0]]
         state.add(node.inputs[0], pull(forms, below, above, upper, shape))
+
+    def _stop(self, node: Node, forms: Tensor, state: _Pass) -> None:
+        """The smallest value of each form over the box that a barrier's value lies in."""
+        box = self.values[node.name]
+        up, down = flat(forms.clamp(min=0)), flat(forms.clamp(max=0))
+        terms = 2 * up.shape[1]
+        state.shift(state.dot(up, box.lo) + state.dot(down, box.hi))
+        state.charge(forms, gamma(terms) * box.magnitude, 2 * terms * ETA)
 
     def _affine_radius(self, node: Node, operator: Affine) -> tuple[Tensor, float]:
         """Per entry of the node's value: what rounding costs for a coefficient of 1; and what underflow costs

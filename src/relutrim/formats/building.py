@@ -22,10 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from relutrim.errors import InputError, NetworkError, UnsupportedError
+from relutrim.formats.gates import gate, halved_gelu
+from relutrim.formats.inner import inner
 from relutrim.formats.picks import take
 from relutrim.formats.sizes import check_size
 from relutrim.network import (
     Add,
+    Gelu,
     Linear,
     Network,
     Node,
@@ -79,6 +82,7 @@ class Builder:
         self._names = {port.name}
         self._storages = 1
         self._changed: dict[int, str] = {}
+        self._inner: set[str] = set()
 
     # Affine maps
 
@@ -151,12 +155,25 @@ class Builder:
         return x if operator is None else self.append(f"{name}_expanded", operator, x)
 
     def multiply(self, name: str, a: Operand, b: Operand) -> Value:
-        """``a * b`` where one of the two is constant."""
+        """``a * b`` where one of the two is constant, or where that is a function with a name."""
         x, factor = (a, b) if isinstance(a, Value) else (b, a)
-        if isinstance(factor, Value):
-            raise UnsupportedError("a product of two values that depend on the input is not piecewise linear")
         x = self.read(x)
-        return self.scale(name, x, self._constant(factor, x))
+        if isinstance(factor, Value):
+            found = gate(self._find, x.name, self.read(factor).name)
+            if found is None:
+                raise UnsupportedError(
+                    "a product of two values that depend on the input is not piecewise linear, unless it is "
+                    "one of a value with a function of itself that makes a SiLU, Mish or GELU"
+                )
+            x = replace(x, name=found[0])
+            for operator in found[1]:
+                x = self.append(name, operator, x)
+            return x
+        constant = self._constant(factor, x)
+        whole = halved_gelu(self._find, x.name, constant)
+        if whole is not None:
+            return self.append(name, Gelu(), replace(x, name=whole))
+        return self.scale(name, x, constant)
 
     def divide(self, name: str, a: Operand, b: Operand) -> Value:
         """``a / b`` with a constant ``b``."""
@@ -272,10 +289,22 @@ class Builder:
                     f"output {position} does not depend on the input; return tensors computed from it"
                 )
             self._check_unchanged(value)
+            if any(step.name in self._inner for step in value.tail):
+                value = self._within(value)
             if name != value.name or value.tail:
                 name = self._unique(name)
             made.append(Output(name, value.name, value.tail))
-        return Network(self.port, tuple(self._nodes), tuple(made), self.dtype, metadata or {})
+        return Network(self.port, self._live(made), tuple(made), self.dtype, metadata or {})
+
+    def _live(self, outputs: Sequence[Output]) -> tuple[Node, ...]:
+        """The nodes that some output depends on."""
+        wanted = {output.source for output in outputs}
+        kept = []
+        for node in reversed(self._nodes):
+            if node.name in wanted:
+                kept.append(node)
+                wanted.update(node.inputs)
+        return tuple(reversed(kept))
 
     # Helpers
 
@@ -301,17 +330,25 @@ class Builder:
         """How many nodes there are."""
         return len(self._nodes)
 
+    def _find(self, name: str) -> Node | None:
+        return next((node for node in self._nodes if node.name == name), None)
+
     def read(self, x: Operand) -> Value:
         """A value that an operator may read now."""
         if not isinstance(x, Value):
             raise UnsupportedError("it is applied to a constant; fold it into the weights before")
-        if x.tail:
-            raise UnsupportedError(
-                f"it reads the result of {x.tail[-1].kind} {x.tail[-1].name!r}, which is only carried over "
-                "as the last step; cut the network in two behind it"
-            )
         self._check_unchanged(x)
-        return x
+        return self._within(x) if x.tail else x
+
+    def _within(self, x: Value) -> Value:
+        """A value behind a tail that something reads: it is no tail then."""
+        value = replace(x, tail=())
+        for step in x.tail:
+            if step.name not in self._inner:
+                self._nodes.append(Node(step.name, inner(step, len(value.shape)), (value.name,)))
+                self._inner.add(step.name)
+            value = replace(value, name=step.name)
+        return value
 
     def _check_unchanged(self, x: Value) -> None:
         if x.storage in self._changed:

@@ -14,12 +14,13 @@ import numpy as np
 
 from relutrim.errors import UnsupportedError
 from relutrim.formats.building import BATCH, Builder, Constant, Operand, Size, Value
+from relutrim.formats.calls_barriers import BARRIERS
 from relutrim.formats.calls_moving import EXPORTED_MOVING, MOVING
 from relutrim.formats.calls_piecewise import PIECEWISE
 
 SUPPORTED = (
     "supported are linear layers, convolutions, pooling, batch normalisation, sums, slices and other moves, "
-    "ReLU and what is made up of it (clamp, leaky ReLU), and a softmax at the end"
+    "ReLU and what is made up of it (clamp, leaky ReLU), sigmoid, tanh, softmax, GELU and the like"
 )
 Handler: TypeAlias = Callable[..., object]
 
@@ -221,6 +222,7 @@ HANDLERS: dict[str, Handler] = {
     "tanh": _tail("Tanh"),
     **MOVING,
     **PIECEWISE,
+    **BARRIERS,
 }
 _IN_PLACE = (
     "relu",
@@ -235,6 +237,13 @@ _IN_PLACE = (
     "leaky_relu",
     "hardsigmoid",
     "abs",
+    "elu",
+    "selu",
+    "celu",
+    "silu",
+    "hardswish",
+    "mish",
+    "erf",
 )
 for _name in _IN_PLACE:
     HANDLERS[f"{_name}_"] = in_place(HANDLERS[_name])

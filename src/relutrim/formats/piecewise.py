@@ -47,14 +47,18 @@ def minimum(emit: Emit[V], x: V, high: Array | float) -> V:
 
 
 def leaky_relu(emit: Emit[V], x: V, slope: Array | float) -> V:
-    """``relu(x) - slope * relu(-x)``."""
-    negative = emit(Relu(), emit(Scale.exactly(-1.0), x))
-    return emit(Add(2), emit(Relu(), x), emit(Scale.exactly(-np.asarray(slope, float)), negative))
+    """``relu(x) + slope * (x - relu(x))``: one ReLU, so that bounds relax the function once; and, in
+    contrast to ``slope * x + (1 - slope) * relu(x)``, no number that a file would have to round. In floats
+    it is the function itself, since one of the two terms is 0.
+    """
+    above = emit(Relu(), x)
+    below = emit(Add(2), x, emit(Scale.exactly(-1.0), above))
+    return emit(Add(2), above, emit(Scale.exactly(np.asarray(slope, float)), below))
 
 
 def absolute(emit: Emit[V], x: V) -> V:
-    """``|x| = relu(x) + relu(-x)``."""
-    return emit(Add(2), emit(Relu(), x), emit(Relu(), emit(Scale.exactly(-1.0), x)))
+    """``|x|`` is a leaky ReLU of slope -1."""
+    return leaky_relu(emit, x, -1.0)
 
 
 def larger(emit: Emit[V], x: V, y: V) -> V:

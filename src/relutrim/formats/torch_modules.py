@@ -63,6 +63,14 @@ class Sum(nn.Module):
         return reduce(lambda x, y: x + y, values)
 
 
+class Erf(nn.Module):
+    """The error function of each number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply it to a batch."""
+        return x.erf()
+
+
 class Concat(nn.Module):
     """Its arguments one behind the other; ``dim`` counts the batch axis."""
 

@@ -36,7 +36,7 @@ _SAME_NAME = (
     *("relu", "relu_", "add", "sub", "rsub", "mul", "div", "neg", "matmul", "mm", "addmm"),
     *("flatten", "reshape", "unflatten", "clone", "detach", "softmax", "log_softmax", "sigmoid", "tanh"),
     *("mean", "sum", "narrow", "select", "split", "chunk", "index_select", "transpose", "permute", "squeeze"),
-    *("unsqueeze", "cat", "clamp", "clip", "clamp_min", "clamp_max", "abs", "maximum", "minimum"),
+    *("unsqueeze", "cat", "clamp", "clip", "clamp_min", "clamp_max", "abs", "maximum", "minimum", "erf"),
 )
 _SAME_NAME_F = (
     *("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "max_pool1d", "max_pool2d", "avg_pool1d"),
@@ -48,6 +48,7 @@ _SAME_NAME_F = (
         "adaptive_max_pool2d",
     ),
     *("pad", "relu6", "leaky_relu", "hardtanh", "hardsigmoid", "prelu"),
+    *("softplus", "elu", "selu", "celu", "gelu", "silu", "hardswish", "mish"),
 )
 # torch.dropout and torch.batch_norm are missing on purpose: they order their arguments differently.
 _FUNCTIONS: dict[Callable[..., Any], str] = {

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from relutrim.errors import UnsupportedError
 from relutrim.formats import torch_modules as modules
+from relutrim.formats.torch_barriers import barrier
 from relutrim.formats.torch_windows import pooling, zeros_around
 from relutrim.network import Add, Linear, Network, Operator, Relu, Reshape, Scale, TailStep
 from relutrim.network.operators import (
     Array,
     AveragePool,
+    Barrier,
     Concat,
     Convolution,
     MaxPool,
@@ -107,6 +109,8 @@ def _layer(operator: Operator, dtype: torch.dtype, shape: Shape) -> nn.Module:
             return modules.Reshape(operator.after)
         case Add():
             return modules.Sum()
+        case Barrier():
+            return barrier(operator, dtype)
     raise UnsupportedError(
         f"{operator.kind} cannot be written as a PyTorch module yet; write an .onnx file instead"
     )

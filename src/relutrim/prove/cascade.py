@@ -27,7 +27,7 @@ from relutrim.bounds.relaxation import Slope
 from relutrim.bounds.values import Interval
 from relutrim.domain.domain import Problem
 from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Affine, Convolution, Linear, Relu, Reshape, Scale, Transpose
+from relutrim.network.operators import Affine, Barrier, Convolution, Linear, Relu, Reshape, Scale, Transpose
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.parts import AnyProof
 from relutrim.rounding import require_ieee
@@ -38,6 +38,7 @@ from relutrim.search.witnesses import Witnesses
 _ROWS = 1024
 _RANDOM = 32
 _STUBBORN = 64
+_PROBES = 64
 _ANNEAL_STEPS = 100
 _HEATS = (0.1, 0.4)
 _START_BYTES = 512 * 2**20
@@ -117,6 +118,7 @@ class Cascade:
             if relus:
                 self._tighten(name, relus[0], search)
                 self.report("bounds")
+            self._narrow(name)
 
     def _gradients(self) -> None:
         """Quick gradient rounds for all missing states."""
@@ -194,13 +196,27 @@ class Cascade:
             if self.deadline.passed:
                 return
             self._refresh(node.name)
+            self._narrow(node.name)
             for relu in self.network.readers(node.name):
                 if isinstance(relu.operator, Relu) and self._has_relu_before(node.name):
                     later = self.network.relus[self.network.relus.index(relu) + 1 :]
                     needed = any(bool(self.undecided(other).any()) for other in later)
-                    which = self.loose(node.name) if needed else self.undecided(relu)
                     for slope in (Slope.ADAPTIVE, Slope.ZERO, Slope.CHORD):
+                        every = needed and self._promising(node.name, relu, slope, search=search)
+                        which = self.loose(node.name) if every else self.undecided(relu)
                         self._corners(node.name, relu, which, slope, search=search)
+
+    def _promising(self, name: str, relu: Node, slope: Slope, *, search: bool) -> bool:
+        """Whether a slope makes the range of any of a few neurons smaller; in a layer of thousands (behind
+        max pooling, say, where intervals are hard to beat) it may well do nothing for all of them.
+        """
+        loose, few = self.loose(name).nonzero()[:, 0], torch.zeros(self.network.size(name), dtype=torch.bool)
+        few = few.to(loose.device)
+        few[loose[:: -(-len(loose) // _PROBES) or 1]] = True
+        before = self.values[name]
+        self._corners(name, relu, few, slope, search=search)
+        after = self.values[name]
+        return bool(((after.lo != before.lo) | (after.hi != before.hi)).flatten()[few].any())
 
     def _attack(self, method: Callable[[Targets], Tensor]) -> None:
         """Try a search method on all missing states."""
@@ -245,6 +261,21 @@ class Cascade:
             if self.deadline.passed:
                 return
             self._corners(name, relu, self.undecided(relu), slope, search=search)
+
+    def _narrow(self, name: str) -> None:
+        """Linear bounds for all entries of a value that a barrier reads: the tighter its range, the smaller
+        the box that everything behind the barrier starts from.
+        """
+        barriers = [reader for reader in self.network.readers(name) if isinstance(reader.operator, Barrier)]
+        if not barriers or self._interval_is_exact(name):
+            return
+        every = torch.arange(self.network.size(name), device=self.region.lo.device)
+        for index in torch.split(every, self._rows):
+            for sign in (1.0, -1.0):
+                if self.deadline.passed:
+                    return
+                lower = self.backward.neurons(name, index, sign, Slope.ADAPTIVE).lower
+                self._improve(name, index, sign, lower)
 
     def loose(self, name: str) -> Tensor:
         """Which entries of a value have ranges that hold both signs."""

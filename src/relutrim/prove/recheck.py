@@ -15,7 +15,7 @@ from relutrim.bounds.interval import input_interval, node_interval, settle_ties
 from relutrim.bounds.linear import Backward
 from relutrim.bounds.relaxation import Slope
 from relutrim.bounds.values import Interval
-from relutrim.network.operators import Relu
+from relutrim.network.operators import Barrier, Relu
 from relutrim.prove.parts import AnyProof
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict
@@ -44,8 +44,12 @@ def recheck(stability: Stability) -> Rechecked:
     for node in network.nodes:
         values[node.name] = settle_ties(node, values, node_interval(node, values))
         backward.forget()
-        if any(isinstance(reader.operator, Relu) for reader in network.readers(node.name)):
-            _tighten(backward, node.name)
+        readers = [reader.operator for reader in network.readers(node.name)]
+        if any(isinstance(reader, Barrier) for reader in readers):
+            _tighten(backward, node.name, torch.arange(network.size(node.name)))
+        if any(isinstance(reader, Relu) for reader in readers):
+            known = values[node.name]
+            _tighten(backward, node.name, (~((known.lo >= 0) | (known.hi <= 0))).flatten().nonzero()[:, 0])
             for proof in proofs.get(node.name, ()):
                 _apply(backward, proof)
     confirmed, lost = 0, []
@@ -62,9 +66,7 @@ def recheck(stability: Stability) -> Rechecked:
     return Rechecked(confirmed, tuple(lost))
 
 
-def _tighten(backward: Backward, name: str) -> None:
-    known = backward.values[name]
-    index = (~((known.lo >= 0) | (known.hi <= 0))).flatten().nonzero()[:, 0]
+def _tighten(backward: Backward, name: str, index: torch.Tensor) -> None:
     for part in torch.split(index, backward.rows) if len(index) else ():
         for slope in Slope:
             for sign in (1.0, -1.0):

@@ -18,6 +18,7 @@ from relutrim.network.operators import (
     AveragePool,
     Concat,
     Convolution,
+    Curve,
     Linear,
     MaxPool,
     Mean,
@@ -26,6 +27,7 @@ from relutrim.network.operators import (
     Reshape,
     Scale,
     Shape,
+    Softmax,
     Take,
     Transpose,
 )
@@ -130,7 +132,9 @@ def _passed_on(operator: Operator, before: list[Slices], shapes: list[Shape]) ->
     shows, broadcast to its shape; None where that cannot be said.
     """
     first = before[0]
-    if isinstance(operator, Relu | Scale):
+    if isinstance(operator, Relu | Scale | Curve) or (
+        isinstance(operator, Softmax) and operator.axis != first.axis
+    ):
         return first.axis, _grid(first, shapes[0])
     if isinstance(operator, Add):
         if any(slices.axis != first.axis for slices in before):

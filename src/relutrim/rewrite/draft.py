@@ -167,8 +167,7 @@ class Draft:
             if found is not None:
                 operator, gap = found
                 change[node.name] = Node(node.name, operator, node.inputs)
-                terms = gap.terms([self.network.shapes[name] for name in node.inputs])
-                moved[node.name] = gap.magnitude([self.reach(node.inputs[0])]) * _SAFETY + terms * ETA
+                moved[node.name] = gap.interval([self.ranges[node.inputs[0]]]).magnitude
         return self.rewritten(self.network.edit(change=change), None, moved=moved)
 
     def realise(self) -> Draft:

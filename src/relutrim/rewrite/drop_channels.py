@@ -96,7 +96,7 @@ def _nonzero(draft: Draft, node: Node, before: list[Mask]) -> Mask:
         fuzz = operator.fuzz(tensors)
         some = some if fuzz is None else some | (fuzz > 0)
     else:
-        some = operator.forward(tensors) > 0
+        some = operator.forward(tensors) > 0  # at 1 none of the functions is 0, and some are not at 0 either
     mask: Mask = some[0].numpy()
     if isinstance(operator, Relu):
         mask = mask & ~draft.zero[node.name].reshape(mask.shape)

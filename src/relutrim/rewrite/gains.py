@@ -5,7 +5,7 @@ where each ``L`` holds a number from [0, 1] per ReLU: 1 for neurons that stand f
 bounded by a matrix with a radius, ``C +- R``, pulled back node by node: ``l C`` lies in ``C / 2 +- |C| / 2``
 for any ``l`` in [0, 1]. A maximum moves by a mean of what its entries move by, so each of them counts with a
 number from [0, 1] as well. Where the linear parts cancel, this is far below the product of the absolute
-weights.
+weights. A barrier multiplies by a slope of its function, which lies between two numbers as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from relutrim.network.graph import Network
-from relutrim.network.operators import Affine, MaxPool, Shape
+from relutrim.network.operators import Affine, Barrier, MaxPool, Shape
 from relutrim.rounding import ETA, gamma
 
 Masks = Mapping[str, npt.NDArray[np.bool_]]
@@ -55,15 +55,22 @@ def gains(network: Network, identity: Masks, names: Iterable[str]) -> dict[str, 
                 _add(waiting, name, one, other)
         elif isinstance(operator, MaxPool):
             _add(waiting, node.inputs[0], *_through_maxima(operator, middle, radius, shapes[0]))
+        elif isinstance(operator, Barrier):
+            _add(waiting, node.inputs[0], *operator.pulled(middle, radius))
         else:
             same = torch.as_tensor(identity[node.name]).reshape(middle.shape[1:])
             half = torch.where(same, middle, middle / 2)
             # Halves may underflow.
-            wide = torch.where(same, radius, middle.abs() / 2 + radius + ETA * (middle != 0))
+            wide = torch.where(same, radius, middle.abs() / 2 + radius + _some(middle))
             _add(waiting, node.inputs[0], half, wide)
     for name in wanted - found.keys():
         found[name] = torch.zeros(count, network.size(name), dtype=torch.float64)
     return found
+
+
+def _some(size: Tensor) -> Tensor:
+    """The smallest number there is, where something is not 0. (A bool times a number would be float32.)"""
+    return ETA * (size != 0).to(size)
 
 
 def _add(waiting: dict[str, tuple[Tensor, Tensor]], name: str, middle: Tensor, radius: Tensor) -> None:
@@ -79,7 +86,7 @@ def _add(waiting: dict[str, tuple[Tensor, Tensor]], name: str, middle: Tensor, r
 def _adjoint_spread(operator: Affine, size: Tensor, radius: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
     """``(R + g |C|) |W|``: what the radius becomes, with the rounding of ``C W`` and of fuzzy parameters."""
     terms = operator.terms(shapes)
-    moved = radius + gamma(terms) * size + ETA * (size != 0)
+    moved = radius + gamma(terms) * size + _some(size)
     back = operator.adjoint_spread(moved, shapes)
     unsure = operator.adjoint_fuzz(size + radius, shapes)
     if unsure is not None:
@@ -93,6 +100,6 @@ def _through_maxima(operator: MaxPool, middle: Tensor, radius: Tensor, shape: Sh
     [0, 1].
     """
     half = middle / 2
-    wide = half.abs() + radius + ETA * (middle != 0)
+    wide = half.abs() + radius + _some(middle)
     rounding = gamma(operator.overlap(shape)) * half.abs()
     return operator.to_window(half, shape), operator.to_window(wide + rounding, shape) * (1 + 2.0**-30)

@@ -12,29 +12,28 @@ from relutrim.network.operators import Affine, Array, Convolution, Linear, Opera
 def rounded(operator: Operator, dtype: str) -> tuple[Affine, Affine] | None:
     """The operator as stored in ``dtype`` and the gap to what it was, or None if it is stored as it is.
 
-    The gap is an operator whose parameters bound the difference, so that its magnitude on a range bounds the
-    deviation. Parameters known only up to a radius become the number in the file, and the radius becomes part
-    of the gap.
+    The gap is the difference of both as an operator, so that its interval on a range bounds the deviation:
+    what is rounded up and what is rounded down never add up. (The difference of a float64 and the float32
+    next to it is a float64.) Parameters known only up to a radius become the number in the file, and the
+    radius becomes part of the gap.
     """
     if isinstance(operator, Linear):
         weight, bias = held(operator.weight, dtype), held(operator.bias, dtype)
         if (weight == operator.weight).all() and (bias == operator.bias).all():
             return None
-        return Linear(weight, bias), Linear(np.abs(weight - operator.weight), np.abs(bias - operator.bias))
+        return Linear(weight, bias), Linear(weight - operator.weight, bias - operator.bias)
     if isinstance(operator, Convolution):
         weight, bias = held(operator.weight, dtype), held(operator.bias, dtype)
         if (weight == operator.weight).all() and (bias == operator.bias).all():
             return None
-        gap = replace(operator, weight=np.abs(weight - operator.weight), bias=np.abs(bias - operator.bias))
+        gap = replace(operator, weight=weight - operator.weight, bias=bias - operator.bias)
         return replace(operator, weight=weight, bias=bias), gap
     if isinstance(operator, Scale):
         scale, shift = held(operator.scale, dtype), held(operator.shift, dtype)
         if operator.exact and (scale == operator.scale).all() and (shift == operator.shift).all():
             return None
-        off = np.abs(scale - operator.scale) + operator.scale_radius
-        return Scale.exactly(scale, shift), Scale.exactly(
-            off, np.abs(shift - operator.shift) + operator.shift_radius
-        )
+        off = replace(operator, scale=scale - operator.scale, shift=shift - operator.shift)
+        return Scale.exactly(scale, shift), off
     return None
 
 

@@ -32,6 +32,7 @@ from relutrim.formats.onnx.conversion import (
     Value,
     describe,
 )
+from relutrim.formats.onnx.handlers.barriers import within
 from relutrim.formats.onnx.parse import BATCH_MARK, NO_BATCH, STANDARD_DOMAINS, check_frame, opset_of, parse
 from relutrim.formats.onnx.tensors import FLOATS, Constant, type_name
 from relutrim.network import Network, Node, Output, Port, Reshape
@@ -49,23 +50,9 @@ _REASONS = {
         "input shape",
     ),
     **dict.fromkeys(
-        (
-            "Gelu",
-            "Erf",
-            "Elu",
-            "Selu",
-            "Celu",
-            "HardSwish",
-            "Mish",
-            "Softplus",
-            "Softsign",
-            "ThresholdedRelu",
-            "Exp",
-            "Sqrt",
-            "Pow",
-        ),
-        "not piecewise linear and continuous; relutrim reads networks whose only nonlinearity is the ReLU or "
-        "made up of ReLUs",
+        ("Exp", "Log", "Sqrt", "Pow", "Softsign", "ThresholdedRelu", "LayerNormalization"),
+        "neither piecewise linear nor a function whose range and slopes are known beforehand, as those of a "
+        "Sigmoid are; cut the model in two around it",
     ),
 }
 
@@ -263,7 +250,7 @@ def _convert_node(conversion: Conversion, node: onnx.NodeProto) -> None:
         raise InputError("it makes no tensor; the file is damaged")
     if not entry.behind_tail:
         for name in filter(None, node.input):
-            _refuse_behind_tail(conversion.tensors[name])
+            within(conversion, name)
     call = Call(node, conversion)
     made = entry.handle(call)
     results = [made] if isinstance(made, Constant | Value | Tail) else made
@@ -275,15 +262,6 @@ def _convert_node(conversion: Conversion, node: onnx.NodeProto) -> None:
     for name, result in zip(node.output, results, strict=False):
         if result is not None:
             conversion.settle(name, result, call.made)
-
-
-def _refuse_behind_tail(operand: Operand) -> None:
-    if isinstance(operand, Tail):
-        kind = operand.steps[0].kind
-        raise UnsupportedError(
-            f"it reads what {operand.origin} makes; relutrim reads networks whose only nonlinearity is the "
-            f"ReLU and carries a {kind} over at the very end of one only, so cut the model off before it"
-        )
 
 
 def _output(conversion: Conversion, name: str) -> Output:

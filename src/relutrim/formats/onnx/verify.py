@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx
 
 from relutrim.errors import CheckFailed
-from relutrim.network import Affine, Network, Output
+from relutrim.network import Affine, Barrier, Network, Output
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,9 +99,12 @@ def _magnitudes(network: Network, x: Tensor) -> dict[str, Tensor]:
     for node in network:
         inputs = [sizes[name] for name in node.inputs]
         operator = node.operator
-        sizes[node.name] = (
-            operator.magnitude(inputs) if isinstance(operator, Affine) else operator.forward(inputs)
-        )
+        if isinstance(operator, Affine):
+            sizes[node.name] = operator.magnitude(inputs)
+        elif isinstance(operator, Barrier):
+            sizes[node.name] = operator.forward(inputs).abs() + operator.spread(inputs)
+        else:
+            sizes[node.name] = operator.forward(inputs)
     return sizes
 
 

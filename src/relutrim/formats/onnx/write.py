@@ -13,7 +13,11 @@ from onnx import TensorProto, helper
 from relutrim._version import __version__
 from relutrim.errors import InputError, NetworkError, RelutrimError
 from relutrim.formats.files import replacing
-from relutrim.formats.onnx import emission_moving, emission_windows  # noqa: F401  (fill the registry)
+from relutrim.formats.onnx import (  # noqa: F401  (fill the registry)
+    emission_barriers,
+    emission_moving,
+    emission_windows,
+)
 from relutrim.formats.onnx.emission import Emission, emit
 from relutrim.formats.onnx.parse import BATCH_MARK, NO_BATCH
 from relutrim.formats.onnx.verify import verify_written

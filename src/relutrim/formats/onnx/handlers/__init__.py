@@ -1,6 +1,7 @@
 """How ONNX operators are read, one family per file. Importing this fills the registry."""
 
 from relutrim.formats.onnx.handlers import (
+    barriers,
     constants,
     convolution,
     elementwise,
@@ -16,6 +17,7 @@ from relutrim.formats.onnx.handlers import (
 )
 
 __all__ = [
+    "barriers",
     "constants",
     "convolution",
     "elementwise",

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from relutrim.errors import UnsupportedError
+from relutrim.formats.gates import gate, halved_gelu
 from relutrim.formats.onnx.conversion import Call, Operand, Value, handles
 from relutrim.formats.onnx.handlers.broadcast import fitted, same_shape
-from relutrim.network import Add, Relu, Scale
+from relutrim.network import Add, Gelu, Relu, Scale
 from relutrim.network.operators import Array
 
 
@@ -53,14 +54,21 @@ def subtract(call: Call) -> Operand:
 
 @handles("Mul", inputs=(2, 2))
 def multiply(call: Call) -> Operand:
-    """``x * c`` or ``c * x``."""
+    """``x * c`` or ``c * x``, or a product that is a function with a name."""
     side = 1 if call.is_constant(1) else 0
+    find = call.graph.nodes.get
     if not call.is_constant(side):
-        raise UnsupportedError(
-            "it multiplies two computed values, which is not affine; relutrim represents products with "
-            "constants only"
-        )
+        found = gate(find, call.value(0).name, call.value(1).name)
+        if found is None:
+            raise UnsupportedError(
+                "it multiplies two computed values, which is not affine; relutrim represents products with "
+                "constants, and those of a value with a function of itself that make a SiLU, Mish or GELU"
+            )
+        return call.chain(Value(found[0], call.value(0).shape), found[1])
     value, constant = fitted(call, call.value(1 - side), call.weights(side), expand=True)
+    whole = halved_gelu(find, value.name, constant)
+    if whole is not None:
+        return call.emit(Gelu(), Value(whole, value.shape))
     return call.emit(Scale.exactly(constant), value)
 
 

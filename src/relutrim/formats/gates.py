@@ -1,0 +1,67 @@
+"""Products of a value with a function of itself, which are functions of one number with a name: exporters
+spell SiLU, Mish and GELU out, because the ONNX of their day has no operator for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from relutrim.network import Curve, Erf, Gelu, Mish, Node, Operator, Scale, Sigmoid, Silu, Softplus, Tanh
+
+Find: TypeAlias = Callable[[str], Node | None]
+"""The node that makes the value of a name; None for the input."""
+_ROOT = 2.0**-24
+"""How far a number may be from the root of 2, relative to it: half an ulp of float32."""
+
+
+def gate(find: Find, one: str, other: str) -> tuple[str, list[Operator]] | None:
+    """The product of two values as operators on a third one, None if it is something else.
+
+    ``x sigmoid(x)``, ``x tanh(softplus(x))``, and ``x (1 + erf(x / sqrt(2)))`` or half of it.
+    """
+    for x, factor in ((one, other), (other, one)):
+        if _read(find, factor, Sigmoid) == x:
+            return x, [Silu()]
+        softplus = _read(find, factor, Tanh)
+        if softplus is not None and _read(find, softplus, Softplus) == x:
+            return x, [Mish()]
+        shifted, half = _scaled(find, factor), _scaled(find, x)
+        if shifted is None or shifted[1:] != (1.0, 1.0):
+            continue
+        inner = _read(find, shifted[0], Erf)
+        divided = None if inner is None else _scaled(find, inner)
+        if divided is None or divided[2] != 0 or not abs(divided[1] * np.sqrt(2) - 1) <= _ROOT:
+            continue
+        if divided[0] == x:
+            return x, [Gelu(), Scale.exactly(2.0)]
+        if half is not None and half == (divided[0], 0.5, 0.0):
+            return divided[0], [Gelu()]
+    return None
+
+
+def halved_gelu(find: Find, name: str, factor: np.ndarray) -> str | None:
+    """The value ``x`` if ``factor`` times the value ``name`` is ``gelu(x)``: that is, 0.5 times twice it."""
+    twice = _scaled(find, name)
+    if twice is None or twice[1:] != (2.0, 0.0) or not (factor == 0.5).all():
+        return None
+    return _read(find, twice[0], Gelu)
+
+
+def _read(find: Find, name: str, kind: type[Curve]) -> str | None:
+    """What a node of this kind reads."""
+    node = find(name)
+    return node.inputs[0] if node is not None and isinstance(node.operator, kind) else None
+
+
+def _scaled(find: Find, name: str) -> tuple[str, float, float] | None:
+    """What is scaled and shifted by one number each, and those."""
+    node = find(name)
+    if node is None or not isinstance(node.operator, Scale):
+        return None
+    scale, shift = node.operator.scale, node.operator.shift
+    if scale.size != 1 or shift.size != 1:
+        return None
+    return node.inputs[0], float(scale.reshape(())), float(shift.reshape(()))
