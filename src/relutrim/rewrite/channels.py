@@ -130,7 +130,7 @@ def _passed_on(operator: Operator, before: list[Slices], shapes: list[Shape]) ->
     shows, broadcast to its shape; None where that cannot be said.
     """
     first = before[0]
-    if isinstance(operator, Relu | Scale):
+    if isinstance(operator, Relu | Scale) or (isinstance(operator, Take | Transpose) and not shapes[0]):
         return first.axis, _grid(first, shapes[0])
     if isinstance(operator, Add):
         if any(slices.axis != first.axis for slices in before):
