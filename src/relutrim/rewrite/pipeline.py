@@ -31,6 +31,7 @@ from relutrim.rewrite.hold_biases import hold_biases
 from relutrim.rewrite.layers import DenseLayer, any_layer, dense_layer, straight_layer
 from relutrim.rewrite.lift import lift
 from relutrim.rewrite.merge_active import merge_active
+from relutrim.rewrite.merge_channels import merge_combinations, merge_kernels
 from relutrim.rewrite.negligible import drop_connections, drop_negligible
 from relutrim.rewrite.storage import held, storable
 from relutrim.rewrite.straighten import straighten
@@ -222,8 +223,7 @@ def shrink(draft: Draft, cost: Cost, *, factors: bool = False) -> Draft:
                 layer = dense_layer(draft.network, relu.name)
                 if layer is not None:
                     draft = _chosen(draft, apply(draft, layer), cost)
-        for cut in (drop_channels, drop_columns):
-            draft = _chosen(draft, cut(draft), cost)
+        draft = _channels(draft, cost)
         draft = _folded(draft, cost)
         if draft is before:  # a ReLU that is the identity is of use to the others as long as it is there
             straight = straighten(draft)
@@ -325,6 +325,16 @@ def _lifted(draft: Draft, layer: DenseLayer) -> Draft:
         if found is not None and found.linear.inputs[0] == layer.relu.name:
             lifted = fold_stable(lifted, found)
     return lifted
+
+
+def _channels(draft: Draft, cost: Cost) -> Draft:
+    """What is for channels, and what reads them flattened."""
+    for apply in (drop_channels, merge_kernels):
+        draft = _chosen(draft, apply(draft), cost)
+    for node in reversed(draft.network.nodes):
+        if node.name in draft.network:
+            draft = _chosen(draft, merge_combinations(draft, node.name), cost)
+    return _chosen(draft, drop_columns(draft), cost)
 
 
 def _folded(draft: Draft, cost: Cost) -> Draft:
