@@ -18,6 +18,7 @@ from relutrim.rewrite.budget import Budget
 from relutrim.rewrite.carry_linear import carry_linear
 from relutrim.rewrite.collapse import collapse
 from relutrim.rewrite.collinear import merge_multiples, split_opposites
+from relutrim.rewrite.constant_channels import constant_channels, mapped_constants
 from relutrim.rewrite.cost import Cost
 from relutrim.rewrite.draft import Draft, Mask, Step
 from relutrim.rewrite.drop_channels import drop_channels
@@ -329,11 +330,13 @@ def _lifted(draft: Draft, layer: DenseLayer) -> Draft:
 
 def _channels(draft: Draft, cost: Cost) -> Draft:
     """What is for channels, and what reads them flattened."""
-    for apply in (drop_channels, merge_kernels):
+    for apply in (drop_channels, constant_channels, merge_kernels):
         draft = _chosen(draft, apply(draft), cost)
     for node in reversed(draft.network.nodes):
         if node.name in draft.network:
             draft = _chosen(draft, merge_combinations(draft, node.name), cost)
+    for mapped in mapped_constants(draft):
+        draft = _chosen(draft, mapped, cost)
     return _chosen(draft, drop_columns(draft), cost)
 
 
