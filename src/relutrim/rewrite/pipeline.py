@@ -26,6 +26,7 @@ from relutrim.rewrite.drop_columns import drop_columns
 from relutrim.rewrite.drop_inactive import drop_inactive
 from relutrim.rewrite.drop_unread import drop_unread
 from relutrim.rewrite.factor import factor, siblings
+from relutrim.rewrite.fold_convolutions import fold_convolutions
 from relutrim.rewrite.fold_stable import fold_stable, straighten_outputs
 from relutrim.rewrite.fuse import fuse
 from relutrim.rewrite.hold_biases import hold_biases
@@ -348,7 +349,8 @@ def _folded(draft: Draft, cost: Cost) -> Draft:
     while before is not draft:
         before = draft
         layers = (any_layer(draft.network, node.name) for node in draft.network.nodes)
-        for folded in [fold_stable(before, layer) for layer in layers if layer is not None]:
+        folds = [fold_stable(before, layer) for layer in layers if layer is not None]
+        for folded in [*folds, *(fold_convolutions(before, node.name) for node in before.network.nodes)]:
             draft = _chosen(draft, folded, cost)
     return draft
 
