@@ -210,17 +210,21 @@ class _Builder:
         return self.add(Add(2), source, self.choose(same))
 
     def twins(self, source: str) -> str:
-        """Two convolutions of one value whose kernels are the same multiples, added up."""
+        """Two convolutions of one value, added up: kernels that are multiples in one of them are so in the
+        other, perhaps other multiples.
+        """
         one = self.convolved(source)
         node = next((node for node in self.nodes if node.name == one), None)
         if node is None or not isinstance(node.operator, Convolution) or one == source:
             return one
         old = node.operator
+        factor = np.array([self.choose([2.0, 2.0, 2.0, 1.0, -1.0]) for _ in old.bias])
+        weight = old.weight * factor.reshape(-1, *(1,) * (old.weight.ndim - 1))
         other = self.add(
-            Convolution(2 * old.weight, 2 * old.bias, old.stride, old.padding, old.dilation, old.groups),
-            source,
+            Convolution(weight, factor * old.bias, old.stride, old.padding, old.dilation, old.groups), source
         )
-        return self.add(Add(2), self.rectified(one), self.choose([other, self.rectified(other)]))
+        total = self.add(Add(2), self.rectified(one), self.choose([other, self.rectified(other)]))
+        return self.choose([total, self.convolved(total)])
 
     def joined(self, source: str) -> str:
         shape = self.shapes[source]

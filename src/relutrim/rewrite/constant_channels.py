@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from relutrim.bounds.values import Interval
 from relutrim.network.operators import Convolution, Linear
 from relutrim.rewrite.absorb import Substitute, absorb, as_bias, weighers
 from relutrim.rewrite.channels import Labels
@@ -27,6 +29,8 @@ _DIGITS = 2.0**-46
 
 def constant_channels(draft: Draft) -> Draft:
     """The draft without the channels whose constants fit into biases."""
+    if not _some(draft):
+        return draft
     found = _Constant(draft)
     gone = {root for root, uniform in found.uniform.items() if uniform}
     return found.without(gone, maps=False)
@@ -34,12 +38,26 @@ def constant_channels(draft: Draft) -> Draft:
 
 def mapped_constants(draft: Draft) -> list[Draft]:
     """Drafts without constant channels that need maps, one for each set of values that these run through."""
+    if not _some(draft):
+        return []
     found = _Constant(draft)
     together: dict[tuple[str, ...], set[int]] = {}
     for root, uniform in found.uniform.items():
         if not uniform:
             together.setdefault(found.where[root], set()).add(root)
     return [found.without(gone, maps=True) for gone in together.values()]
+
+
+def _some(draft: Draft) -> bool:
+    """Whether a node that weighs what it reads reads a constant other than 0 at all."""
+    sources = {n.inputs[0] for n in draft.network.nodes if isinstance(n.operator, Linear | Convolution)}
+    return any(bool((_narrow(draft.ranges[name]) & (draft.reach(name) > 0)).any()) for name in sources)
+
+
+def _narrow(known: Interval) -> Tensor:
+    """Which entries are constant."""
+    size = known.magnitude
+    return (known.hi - known.lo <= _DIGITS * size) & size.isfinite()
 
 
 class _Constant:
@@ -80,11 +98,8 @@ class _Constant:
 
     def _constant(self, name: str) -> Mask:
         """Which slices of a value are constant."""
-        known = self.draft.ranges[name]
-        narrow = known.hi - known.lo <= _DIGITS * known.magnitude
-        axis = self.labels.slices[name].axis
-        others = tuple(a for a in range(narrow.ndim - 1) if a != axis)
-        entries = (narrow & known.magnitude.isfinite())[0].numpy()
+        entries = _narrow(self.draft.ranges[name])[0].numpy()
+        others = tuple(a for a in range(entries.ndim) if a != self.labels.slices[name].axis)
         found: Mask = np.asarray(entries.all(axis=others))
         return found
 
@@ -99,5 +114,5 @@ class _Constant:
     def _uniform(self, root: int, name: str) -> bool:
         """Whether every node that weighs the channel makes the same number of it all over."""
         constant = self._substitute(name, self.roots[name] == root).constant
-        operators = [node.operator for node in self.readers[name]]
+        operators = [node.operator for node in self.readers[name] if constant.any()]
         return all(as_bias(o, constant) is not None for o in operators if isinstance(o, Linear | Convolution))

@@ -174,7 +174,7 @@ class Kinship:
         own = self._own(node.name)
         if len({self.labels.slices[name].axis for name in node.inputs}) > 1:
             return own
-        first = before[0]
+        first, reach = before[0], [self.reach(name) for name in node.inputs]
         channel, gap = own.channel.copy(), sum((kin.gap for kin in before), np.zeros(len(own.gap)))
         bases: dict[Hashable, int] = {}
         for p in range(len(own.channel)):
@@ -185,8 +185,8 @@ class Kinship:
             if base == p or not all(one <= 8 * UNIT for one in off):
                 continue
             channel[p] = channel[base]
-            for name, kin in zip(node.inputs, before, strict=True):
-                gap[p] += 16 * UNIT * (self.reach(name)[p] + kin.gap[p]) + 4 * ETA
+            for size, kin in zip(reach, before, strict=True):
+                gap[p] += 16 * UNIT * (size[p] + kin.gap[p]) + 4 * ETA
         return Kin(channel, own.place, first.factor, gap * (1 + 2.0**-20))
 
     def _kernel_per_channel(self, node: Node, operator: Convolution, before: Kin) -> Kin | None:

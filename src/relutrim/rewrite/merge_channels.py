@@ -53,14 +53,14 @@ def merge_kernels(draft: Draft) -> Draft:
         for name in weighers(draft.network, labels)
     }
     gone = list(_stood_for(labels, keys))
+    if not gone:
+        return draft
     instead = {}
     for name, own in keys.items():
         going: Mask = np.isin(labels.roots(name), gone)
         first = {own[q]: q for q in reversed(np.flatnonzero(~going).tolist())}
         terms = [(p, first[own[p]], 1.0) for p in np.flatnonzero(going).tolist()]
         instead[name] = _substitute(kin, name, going, terms, np.zeros(len(own)))
-    if not gone:
-        return draft
     text = f"{len(gone)} channels are multiples of others, which stand for them"
     return drop_channels(absorb(draft, labels, instead, Step(NAME, next(iter(origins)), text)))
 
@@ -86,11 +86,10 @@ def merge_combinations(draft: Draft, name: str) -> Draft:
         return draft
     basis, rest, factors = dependent_rows(rows[linear], reach[linear])
     basis, rest = linear[basis], linear[rest]
+    if not len(rest):
+        return draft
     off = np.zeros(len(rows))
-    if len(rest):
-        off[rest] = _off(
-            draft, node, rows[rest], factors @ rows[basis], np.abs(factors) @ np.abs(rows[basis])
-        )
+    off[rest] = _off(draft, node, rows[rest], factors @ rows[basis], np.abs(factors) @ np.abs(rows[basis]))
     combined = {
         i: [(j, a) for j, a in zip(basis.tolist(), row.tolist(), strict=True) if a]
         for i, row in zip(rest.tolist(), factors, strict=True)
@@ -108,8 +107,6 @@ def merge_combinations(draft: Draft, name: str) -> Draft:
                 terms.append((p, at[j, int(place[p])], a))
         base = np.where(going, off[np.where(going, channel, 0)], 0.0)
         instead[value] = _substitute(kin, value, going, terms, base)
-    if not len(rest):
-        return draft
     text = f"{len(rest)} of {len(linear)} active channels are combinations of the others"
     return drop_channels(absorb(draft, labels, instead, Step(NAME, name, text)))
 
