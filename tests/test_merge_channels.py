@@ -233,6 +233,15 @@ def test_channels_that_are_stable_at_different_positions_are_not_merged():
     assert merge_kernels(changed).network is original
 
 
+def test_weights_that_overflow_on_the_way_are_left_as_they_are():
+    """Their difference would be a number, but not what bounds its rounding."""
+    first = Convolution(np.array([[[1.0]], [[1.0]], [[-1.0]]]), np.zeros(3), (1,), ((0, 0),), (1,))
+    second = Convolution(np.array([[[1e308], [-1e308], [1.0]]]), np.zeros(1), (1,), ((0, 0),), (1,))
+    original = network((1, 3), ("c", first, "x"), ("r", Relu(), "c"), ("y", second, "r"))
+    with np.errstate(over="ignore"):
+        assert merge_kernels(start(original, -1, 1)).network is original
+
+
 def active(count: int, inputs: int, **options: Any) -> Convolution:
     """Kernels whose last is the sum of the others, active on [-1, 1]."""
     kernel = conv(inputs, count, **options)

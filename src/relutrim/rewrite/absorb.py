@@ -129,13 +129,13 @@ def _reader(draft: Draft, reader: Node, instead: Substitute) -> _Reader | None:
     np.add.at(weight.swapaxes(0, 1), instead.by, taken.swapaxes(0, 1))
     np.add.at(sizes.swapaxes(0, 1), instead.by, np.abs(taken).swapaxes(0, 1))
     weight[:, instead.gone] = 0
-    if not finite(weight):
-        return None
     # On the same value: kept slices meet rounded weights, and the others are off by their gaps.
     rounding = np.zeros_like(weight)
-    by = np.unique(instead.by)
-    rounding[:, by] = gamma(len(instead.of) + 4) * sizes[:, by]
+    by, times = np.unique(instead.by, return_counts=True)
+    rounding[:, by] = gamma(int(times.max(initial=0)) + 4) * sizes[:, by]
     rounding[:, instead.gone] = np.abs(operator.weight[:, instead.gone])
+    if not finite(weight, rounding):
+        return None
     axis = len(instead.gap.shape) - 1 if isinstance(operator, Linear) else 0
     gone = instead.gone.reshape(tuple(-1 if a == axis else 1 for a in range(instead.gap.ndim)))
     reach = draft.reach(reader.inputs[0])

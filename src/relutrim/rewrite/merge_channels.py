@@ -89,7 +89,8 @@ def merge_combinations(draft: Draft, name: str) -> Draft:
     if not len(rest):
         return draft
     off = np.zeros(len(rows))
-    off[rest] = _off(draft, node, rows[rest], factors @ rows[basis], np.abs(factors) @ np.abs(rows[basis]))
+    made, sizes = factors @ rows[basis], np.abs(factors) @ np.abs(rows[basis])
+    off[rest] = _off(draft, node, rows[rest], made, sizes, len(basis))
     combined = {
         i: [(j, a) for j, a in zip(basis.tolist(), row.tolist(), strict=True) if a]
         for i, row in zip(rest.tolist(), factors, strict=True)
@@ -136,17 +137,17 @@ def _akin(draft: Draft, node: Node) -> Kin | None:
     kin = Kin.of(np.arange(len(rows)))
     kin.channel[one], kin.factor[one] = other, np.array([pair[2] for pair in found])
     times = kin.factor[one][:, None] * rows[other]
-    kin.gap[one] = _off(draft, node, rows[one], times, np.abs(times))
+    kin.gap[one] = _off(draft, node, rows[one], times, np.abs(times), 1)
     return kin
 
 
-def _off(draft: Draft, node: Node, rows: Array, instead: Array, sizes: Array) -> Array:
+def _off(draft: Draft, node: Node, rows: Array, instead: Array, sizes: Array, terms: int) -> Array:
     """How far channels with other kernels and biases are at most from those with the given ones, if the
-    others were computed from terms of these sizes.
+    others were computed as sums of so many terms of these sizes.
     """
     operator, source = node.operator, node.inputs[0]
     assert isinstance(operator, Linear | Convolution)
-    gap = np.abs(rows - instead) + gamma(len(operator.bias) + 4) * (np.abs(rows) + sizes)
+    gap = np.abs(rows - instead) + gamma(terms + 4) * (np.abs(rows) + sizes)
     weight, bias = gap[:, :-1].reshape(len(rows), *operator.weight.shape[1:]), gap[:, -1]
     reach = draft.reach(source)
     if not np.isfinite(gap).all():
@@ -154,8 +155,8 @@ def _off(draft: Draft, node: Node, rows: Array, instead: Array, sizes: Array) ->
     found = replace(operator, weight=weight, bias=bias).magnitude([reach])[0]
     channels = found.movedim(-1 if isinstance(operator, Linear) else 0, 0).reshape(len(rows), -1)
     most: Array = channels.amax(1).numpy()
-    terms = operator.terms([tuple(reach.shape[1:])]) + 4
-    return most * (1 + 2.0**-20) + terms * ETA * (2 + float(reach.sum()))
+    count = operator.terms([tuple(reach.shape[1:])]) + terms + 4
+    return most * (1 + 2.0**-20) + count * ETA * (2 + float(reach.sum()))
 
 
 def _free(labels: Labels) -> set[int]:
