@@ -130,7 +130,9 @@ def spatial_networks(
     maxima: bool = True,
     extreme: bool = True,
 ) -> Network:
-    """A network of convolutions, poolings, moves, sums, concatenations and ReLUs, with a linear end."""
+    """A network of convolutions, poolings, moves, sums, concatenations and ReLUs, with a linear end; now and
+    then a second output shows some value on the way.
+    """
     flavour = draw(strategies.flavours(extreme=extreme))
     shape = draw(shapes(channels=2, largest=largest))
     port, nodes, known, left = Port("x", shape), [], {"x": shape}, max_neurons
@@ -182,7 +184,10 @@ def spatial_networks(
     current = add(draw(strategies.linears(2, prod(shape), flavour)), current)
     if left >= 2:
         current = add(Relu(), current)
-    return Network(port, tuple(nodes), (Output("y", current),), dtype=_dtype(nodes))
+    outputs = [Output("y", current)]
+    if draw(st.integers(0, 4)) == 4:
+        outputs.append(Output("z", draw(st.sampled_from(sorted(known)))))
+    return Network(port, tuple(nodes), tuple(outputs), dtype=_dtype(nodes))
 
 
 def _dtype(nodes: list[Node]) -> str:

@@ -200,3 +200,18 @@ def test_a_layer_that_is_dead_as_a_whole_keeps_one_channel():
 def test_outputs_and_inputs_keep_their_shapes():
     smaller = dropped(network((2, 4, 4), ("c1", conv(2, 3, dead=(1,)), "x"), ("y", Relu(), "c1")))
     assert kernels(smaller) == [(3, 2)]
+
+
+def test_a_single_number_is_passed_on():
+    """Values without axes have one slice, whatever is done with them."""
+    smaller = dropped(
+        network(
+            (1, 4, 4),
+            ("c1", conv(1, 3, dead=(1,)), "x"),
+            ("r1", Relu(), "c1"),
+            ("m", Mean((0, 1, 2), keep=False), "r1"),
+            ("t", Take(()), "m"),
+            ("y", Transpose(()), "t"),
+        )
+    )
+    assert kernels(smaller) == [(3, 1)]

@@ -8,13 +8,16 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
 
 import relutrim
+from channelled import channelled
 from command_line import call
+from oracle import Polytope, exact_ranges
 from relutrim.analysis import analyze_network
 from relutrim.domain import Box
 from relutrim.holdout import held_out
-from relutrim.masks import write_masks
+from relutrim.masks import inactive_units, write_masks
 from relutrim.report.json import schema
 from rewriting import QUICK, compressed, dense, linear
 
@@ -46,6 +49,22 @@ def test_masks_of_a_compressed_network_are_its_own(capsys):
     with np.load("masks.npz") as masks:
         assert [masks[name].tolist() for name in masks] == [[False, False]]
     assert compressed(three(), 0, 1, rewrites="leo++").masks["relu1"].tolist() == [False, False]
+
+
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@given(channelled(steps=4, neurons=9, largest=2))
+def test_what_a_mask_says_is_true_of_every_input(network):
+    """Against the exact ranges of all units, of the network and of what it was compressed to."""
+    assume(network.input.size <= 3 and network.relus)
+    ends = [np.full(network.input.shape, end) for end in (-1.0, 1.0)]
+    box = Polytope.of(*(end.ravel() for end in ends))
+    result = compressed(network, *ends)
+    for one, masks in ((network, inactive_units(result.stability)), (result.stored, result.masks)):
+        exact = exact_ranges(one, box)
+        assert masks.keys() == {relu.name for relu in one.relus}
+        for name, mask in masks.items():
+            assert mask.shape == one.shapes[name]
+            assert all(most <= 0 for (_, most), off in zip(exact[name], mask.ravel(), strict=True) if off)
 
 
 def test_layers_may_have_any_name():

@@ -11,7 +11,19 @@ import pytest
 import oracle
 from relutrim import Box
 from relutrim.compression import compress_network
-from relutrim.network import Concat, Convolution, Linear, Mean, Network, Node, Output, Port, Relu, Take
+from relutrim.network import (
+    Concat,
+    Convolution,
+    Linear,
+    Mean,
+    Network,
+    Node,
+    Output,
+    Port,
+    Relu,
+    Take,
+    Transpose,
+)
 
 QUICK = {"method": "auto", "time_limit": 5.0, "device": "cpu", "seed": 0, "progress": None}
 
@@ -71,5 +83,23 @@ def test_an_empty_value_keeps_its_channels():
         Node("joined", Concat(1, (0, 3)), ("none", "two")),
         Node("mean", Mean((1,), False), ("joined",)),
         Node("y", Linear(np.ones((1, 3)), np.zeros(1)), ("mean",)),
+    )
+    check(Network(Port("x", (1, 3)), nodes, (Output("y", "y"),)))
+
+
+def test_constants_that_an_empty_value_holds_too():
+    """The last channel is constant, and one of those who weigh it reads no position at all."""
+    first = Convolution(
+        np.array([[[1.0]], [[-1.0]], [[0.0]]]), np.array([-0.25, 0.5, 0.5]), (1,), ((0, 0),), (1,)
+    )
+    nodes = (
+        Node("first", first, ("x",)),
+        Node("one", Relu(), ("first",)),
+        Node("turned", Transpose((1, 0)), ("one",)),
+        Node("none", Take((np.zeros(0, dtype=np.int64), None)), ("turned",)),
+        Node("weighed", Linear(np.ones((2, 3)), np.ones(2)), ("none",)),
+        Node("some", Linear(np.arange(6.0).reshape(2, 3), np.ones(2)), ("turned",)),
+        Node("joined", Concat(0, (0, 3)), ("weighed", "some")),
+        Node("y", Mean((0,), False), ("joined",)),
     )
     check(Network(Port("x", (1, 3)), nodes, (Output("y", "y"),)))

@@ -133,8 +133,10 @@ def _passed_on(operator: Operator, before: list[Slices], shapes: list[Shape]) ->
     """
     first = before[0]
     if isinstance(operator, Relu | Scale | Curve) or (
-        isinstance(operator, Softmax) and operator.axis != first.axis
+        isinstance(operator, Take | Transpose) and not shapes[0]
     ):
+        return first.axis, _grid(first, shapes[0])
+    if isinstance(operator, Softmax) and operator.axis != first.axis:
         return first.axis, _grid(first, shapes[0])
     if isinstance(operator, Add):
         if any(slices.axis != first.axis for slices in before):

@@ -117,26 +117,34 @@ def _pairs(draft: Draft, layer: DenseLayer, *, positive: bool) -> _Pairs:
     """Unstable neurons that are multiples of an earlier one, which is none itself."""
     stable = draft.identity[layer.relu.name] | draft.zero[layer.relu.name]
     rows = np.concatenate([layer.operator.weight, layer.operator.bias[:, None]], axis=1)
+    found = [pair for pair in multiples(rows, ~stable, signed=positive) if (pair[2] > 0) == positive]
+    return _Pairs(
+        np.array([i for i, _, _ in found], dtype=np.int64),
+        np.array([j for _, j, _ in found], dtype=np.int64),
+        np.array([c for _, _, c in found], dtype=np.float64),
+    )
+
+
+def multiples(rows: Array, among: Mask, *, signed: bool) -> list[tuple[int, int, float]]:
+    """Rows ``i`` that are a number times an earlier row ``j`` up to the last digits, with ``j`` and that
+    number; of ``among`` only, and no rows of zeros. With ``signed``, opposite rows are of different kinds.
+    """
     found: list[tuple[int, int, float]] = []
     first: dict[bytes, int] = {}
-    for i in np.flatnonzero(~stable & rows.any(axis=1)).tolist():
+    for i in np.flatnonzero(among & rows.any(axis=1)).tolist():
         at = int(np.abs(rows[i]).argmax())
         direction = rows[i] / rows[i, at]
         key = (np.round(direction, _DIGITS) + 0.0).tobytes()
-        if positive:
+        if signed:
             key += b"+" if rows[i, at] > 0 else b"-"
         j = first.setdefault(key, i)
         if j == i:
             continue
         factor = float(rows[i, at] / rows[j, at])
         same = (np.abs(rows[i] - factor * rows[j]) <= 8 * UNIT * np.abs(rows[i])).all()
-        if same and (factor > 0) == positive and np.isfinite(factor):
+        if same and factor != 0 and np.isfinite(factor):
             found.append((i, j, factor))
-    return _Pairs(
-        np.array([i for i, _, _ in found], dtype=np.int64),
-        np.array([j for _, j, _ in found], dtype=np.int64),
-        np.array([c for _, _, c in found], dtype=np.float64),
-    )
+    return found
 
 
 def _reweighed(weight: Array, pairs: _Pairs) -> Array:

@@ -207,7 +207,7 @@ class _Cut:
     def _picks(self, node: Node, operator: Take) -> tuple[Index | None, ...]:
         axis = self.labels.slices[node.name].axis
         picks = list(operator.picks)
-        pick = picks[axis]
+        pick = picks[axis] if picks else None
         if pick is not None:
             place = np.cumsum(self.keep[node.inputs[0]]) - 1
             left = pick[self.kept(node.name)]

@@ -18,6 +18,7 @@ from relutrim.rewrite.budget import Budget
 from relutrim.rewrite.carry_linear import carry_linear
 from relutrim.rewrite.collapse import collapse
 from relutrim.rewrite.collinear import merge_multiples, split_opposites
+from relutrim.rewrite.constant_channels import constant_channels, mapped_constants
 from relutrim.rewrite.cost import Cost
 from relutrim.rewrite.draft import Draft, Mask, Step
 from relutrim.rewrite.drop_channels import drop_channels
@@ -25,12 +26,14 @@ from relutrim.rewrite.drop_columns import drop_columns
 from relutrim.rewrite.drop_inactive import drop_inactive
 from relutrim.rewrite.drop_unread import drop_unread
 from relutrim.rewrite.factor import factor, siblings
+from relutrim.rewrite.fold_convolutions import fold_convolutions
 from relutrim.rewrite.fold_stable import fold_stable, straighten_outputs
 from relutrim.rewrite.fuse import fuse
 from relutrim.rewrite.hold_biases import hold_biases
 from relutrim.rewrite.layers import DenseLayer, any_layer, dense_layer, straight_layer
 from relutrim.rewrite.lift import lift
 from relutrim.rewrite.merge_active import merge_active
+from relutrim.rewrite.merge_channels import merge_combinations, merge_kernels
 from relutrim.rewrite.negligible import drop_connections, drop_negligible
 from relutrim.rewrite.storage import held, storable
 from relutrim.rewrite.straighten import straighten
@@ -222,8 +225,7 @@ def shrink(draft: Draft, cost: Cost, *, factors: bool = False) -> Draft:
                 layer = dense_layer(draft.network, relu.name)
                 if layer is not None:
                     draft = _chosen(draft, apply(draft, layer), cost)
-        for cut in (drop_channels, drop_columns):
-            draft = _chosen(draft, cut(draft), cost)
+        draft = _channels(draft, cost)
         draft = _folded(draft, cost)
         if draft is before:  # a ReLU that is the identity is of use to the others as long as it is there
             straight = straighten(draft)
@@ -327,6 +329,18 @@ def _lifted(draft: Draft, layer: DenseLayer) -> Draft:
     return lifted
 
 
+def _channels(draft: Draft, cost: Cost) -> Draft:
+    """What is for channels, and what reads them flattened."""
+    for apply in (drop_channels, constant_channels, merge_kernels):
+        draft = _chosen(draft, apply(draft), cost)
+    for node in reversed(draft.network.nodes):
+        if node.name in draft.network:
+            draft = _chosen(draft, merge_combinations(draft, node.name), cost)
+    for mapped in mapped_constants(draft):
+        draft = _chosen(draft, mapped, cost)
+    return _chosen(draft, drop_columns(draft), cost)
+
+
 def _folded(draft: Draft, cost: Cost) -> Draft:
     """Layers that are linear folded, always the one first that saves most: what is left of a stack of them is
     its narrowest place, or nothing.
@@ -335,7 +349,8 @@ def _folded(draft: Draft, cost: Cost) -> Draft:
     while before is not draft:
         before = draft
         layers = (any_layer(draft.network, node.name) for node in draft.network.nodes)
-        for folded in [fold_stable(before, layer) for layer in layers if layer is not None]:
+        folds = [fold_stable(before, layer) for layer in layers if layer is not None]
+        for folded in [*folds, *(fold_convolutions(before, node.name) for node in before.network.nodes)]:
             draft = _chosen(draft, folded, cost)
     return draft
 
