@@ -109,6 +109,19 @@ class Compression:
 
         save(self.stored, path)
 
+    def save_report(self, path: str | Path, *, latency: Latency | None = None) -> None:
+        """Write an HTML report for people to a file, whole or not at all; it loads nothing from anywhere."""
+        from relutrim.formats.files import write_text
+        from relutrim.report.html.page import compression_page
+
+        write_text(Path(path), compression_page(self, latency=latency))
+
+    def _repr_html_(self) -> str:
+        """How notebooks show it."""
+        from relutrim.report.html.notebook import compression_fragment
+
+        return compression_fragment(self)
+
     def __str__(self) -> str:
         before, after = self.original, self.network
         return (

@@ -147,6 +147,12 @@ class Stability:
             for layer in self.layers
         )
 
+    def _repr_html_(self) -> str:
+        """How notebooks show it."""
+        from relutrim.report.html.notebook import stability_fragment
+
+        return stability_fragment(self)
+
     def __str__(self) -> str:
         words = ", ".join(
             f"{self.count(v)} {v.word}"
