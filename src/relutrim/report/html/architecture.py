@@ -15,9 +15,9 @@ _HEIGHT = 180.0
 _LEAST = 1.5
 """Less than this would not be seen."""
 _BAR = 30
-_STEP = 104
-_TOP = 30
-_NAME = 14
+_TOP = 14
+_FEW, _SOME = 5, 7
+"""How many columns have room for long names in half of a page, and how many fit there at all."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Drawing:
     width: float
     words: str
     chain: bool
+    half: bool
     height: float = _TOP + _HEIGHT + 44
     bar: int = _BAR
     base: float = _TOP + _HEIGHT
@@ -79,17 +80,18 @@ def _drawing(
     sizes = _sizes(network)
     places = _sizes(former) if former is not None and sizes.keys() <= _sizes(former).keys() else sizes
     shapes: dict[str | int, tuple[int, ...]] = {r.name: network.shapes[r.name] for r in network.relus}
+    step, longest = (104, 14) if len(places) <= _FEW else (70, 10)
     bars = []
     for column, (key, was) in enumerate(places.items()):
         size = sizes.get(key, 0)
         height = max(scale * size, _LEAST) if size else 0.0
         old = max(scale * was, _LEAST)
-        x, middle = 20.0 + _STEP * column, _TOP + _HEIGHT / 2
+        x, middle = 24.0 + step * column, _TOP + _HEIGHT / 2
         name = one_line(key) if isinstance(key, str) else ("input", "output")[key]
         bars.append(
             Bar(
                 name=name,
-                short=middle_out(name, _NAME),
+                short=middle_out(name, longest),
                 size=size,
                 label=_label(size, shapes.get(key)),
                 x=x,
@@ -103,7 +105,8 @@ def _drawing(
     there = [bar for bar in bars if bar.size]
     areas = [_area(a, b) for a, b in pairwise(there)] if chain else []
     words = ", ".join(f"{bar.name} {bar.size:,}" for bar in bars)
-    return Drawing(title, bars, areas, 20 + _STEP * (len(bars) - 1) + _BAR + 30, words, chain)
+    wide = 48 + step * (len(bars) - 1) + _BAR
+    return Drawing(title, bars, areas, wide, words, chain, len(bars) <= _SOME)
 
 
 _INPUT, _OUTPUT = 0, 1

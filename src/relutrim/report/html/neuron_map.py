@@ -116,7 +116,8 @@ def payload(layer: LayerStability) -> dict[str, Any]:
 
 
 def _columns(size: int) -> int:
-    return max(1, min(size, max(_COLUMNS, math.isqrt(size))))
+    few = _COLUMNS // 2 if size <= 4 * _COLUMNS else _COLUMNS
+    return max(1, min(size, max(few, math.isqrt(size))))
 
 
 def _letters(verdict: Codes, evidence: Codes) -> str:
@@ -125,10 +126,10 @@ def _letters(verdict: Codes, evidence: Codes) -> str:
 
 
 def _outward(ends: npt.NDArray[np.float64], towards: float) -> npt.NDArray[np.float32]:
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         near = ends.astype("<f4")
-    beyond = near > ends if towards < 0 else near < ends
-    return np.where(beyond, np.nextafter(near, np.float32(towards)), near).astype("<f4")
+        beyond = near > ends if towards < 0 else near < ends
+        return np.where(beyond, np.nextafter(near, np.float32(towards)), near).astype("<f4")
 
 
 def _claims(layer: LayerStability) -> dict[str, float]:

@@ -182,7 +182,7 @@ def _allowance(result: Compression) -> str:
             "The tolerance allowed for half a unit in the last place of the largest value that each output "
             "was seen to take."
         )
-    return f"The tolerance allowed for {about(float(result.tolerance))}."
+    return f"The tolerance allowed for {result.tolerance:g}."
 
 
 def _observed(result: Compression) -> list[str]:
@@ -191,10 +191,10 @@ def _observed(result: Compression) -> list[str]:
     if not (math.isfinite(deviation.observed) and math.isfinite(deviation.original_error)):
         return []
     most = "at most " if dtype == "float64" else ""
+    gap = f"differed by up to {about(deviation.observed)}" if deviation.observed else "did not differ"
     text = (
-        f"Computed in {dtype} on {_many(deviation.samples, 'input')}, the two networks differed by up to "
-        f"{about(deviation.observed)}; the original's own rounding error there is "
-        f"{most}{about(deviation.original_error)}."
+        f"Computed in {dtype} on {_many(deviation.samples, 'input')}, the two networks {gap}; the original's "
+        f"own rounding error there is {most}{about(deviation.original_error)}."
     )
     return [text]
 

@@ -132,9 +132,8 @@
     });
   }
   addEventListener("scroll", () => {
-    const mark = document.querySelector("svg.live:focus .cursor");
-    if (mark && !tip.hidden) beside(mark);
-    else hide();
+    const mark = document.querySelector(".cursor");
+    if (mark) beside(mark);
   }, {passive: true});
   addEventListener("beforeprint", hide);
 })();
