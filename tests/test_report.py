@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import struct
+from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -228,6 +229,12 @@ def test_what_is_unknown_is_called_unknown(every):
     assert "unstable 0" in page.text
 
 
+def test_an_interruption_is_mentioned():
+    stability = analyze_network(three(), Box(0, 1), data=None, **QUICK)
+    text = Page(analysis_page(replace(stability, interrupted=True), model_json(three()))).text
+    assert "The analysis was interrupted; what was not decided by then is unknown." in text
+
+
 def test_a_certificate_is_named_by_its_hash():
     Path("c.cert").write_bytes(b"proof")
     text = compression_page(compressed(three(), 0, 1), certificate=Path("c.cert"))
@@ -401,6 +408,26 @@ def test_an_analysis_has_a_report_too(capsys):
     page = Page(Path("r.html").read_text(encoding="utf-8"))
     assert page.json("report") == json.loads(found.out)
     assert "Every neuron decided" in page.text
+
+
+def test_the_demo_has_a_report_that_does_not_say_where_relutrim_lies(capsys):
+    assert call(capsys, "demo", "--output", "demo").code == 0
+    text = Path("demo/report.html").read_text(encoding="utf-8")
+    assert str(relutrim.demo_model().parent) not in text
+    assert "784-63-41-10" in Page(text).text
+
+
+def test_the_example_for_programs_runs(capsys):
+    page = (Path(__file__).parents[1] / "docs" / "report.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    commands = re.findall(r"^\$ relutrim (.*)$", page, re.MULTILINE)
+    Path("m.onnx").rename("model.onnx")
+    for command in commands[::-1]:
+        assert call(capsys, *command.split()).code == 0
+        assert Path("report.html").is_file()
+    result = relutrim.compress("model.onnx", relutrim.Box(0, 1))
+    exec(example, {})
+    assert capsys.readouterr().out == f"{result.deviation.proven}\n"
 
 
 def test_python_writes_reports_too():

@@ -374,7 +374,7 @@ def compress(
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("demo-output"),
     show_default=True,
-    help="Where the compressed network goes.",
+    help="Where the compressed network and its report go.",
 )
 def demo(output: Path) -> None:
     """Compress the MNIST classifier that comes with relutrim, and show what happened."""
@@ -382,20 +382,28 @@ def demo(output: Path) -> None:
     from relutrim.domain import Box
     from relutrim.examples import demo_model
     from relutrim.formats import check_writable
+    from relutrim.formats.files import check_target, write_text
+    from relutrim.report.html.environment import command_line
+    from relutrim.report.html.page import compression_page
+    from relutrim.report.json import model_json
     from relutrim.report.tables import console, show_compression
 
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"the folder cannot be made ({error.strerror})", where=str(output)) from None
-    target = output / "mnist_2x100_smaller.onnx"
+    target, page = output / "mnist_2x100_smaller.onnx", output / "report.html"
     check_writable(target)
+    check_target(page)
     click.echo("An MNIST classifier 784-100-100-10, trained with l1 regularisation; all inputs in [0, 1].\n")
     with _progress(False) as progress:
         result = run(demo_model(), Box(0, 1), progress=progress)
     result.save(target)
-    show_compression(result, console(), result.latency())
-    click.echo(f"written: {one_line(str(target))}")
+    measured = result.latency()
+    source = {**model_json(result.original, demo_model()), "path": demo_model().name}
+    write_text(page, compression_page(result, source, out=target, latency=measured, command=command_line()))
+    show_compression(result, console(), measured)
+    click.echo(f"written: {one_line(str(target))}, {one_line(str(page))}")
 
 
 def _prepared(model: Path, options: dict[str, Any]) -> tuple[Network, dict[str, Any]]:
