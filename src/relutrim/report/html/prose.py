@@ -142,7 +142,10 @@ def compression_claim(result: Compression) -> Claim:
             if result.evidence == "proof"
             else f"neurons were taken for stable on evidence that is no proof ({result.evidence})"
         )
-        claim = f"No deviation is proven, because {why}. What follows was observed, and no more than that."
+        claim = (
+            f"No deviation is proven, because {why}. How far the smaller network is from the original was "
+            f"only observed, on some inputs. The domain is {where}."
+        )
         return Claim("Not exact", False, [claim, *verdict_words(result.stability), *_observed(result)])
     if deviation.proven == 0:
         badge = "Proven equal"
