@@ -202,7 +202,7 @@ def test_data_of_every_real_type(dtype: str, cli: Cli) -> None:
 
 def test_demo(cli: Cli) -> None:
     text = cli("demo", "--output", "here/there").out
-    assert text.endswith("written: here/there/mnist_2x100_smaller.onnx\n")
+    assert text.endswith("written: here/there/mnist_2x100_smaller.onnx, here/there/report.html\n")
     x = inputs(20, 784)
     Path("demo.onnx").write_bytes(gzip.decompress(relutrim.demo_model().read_bytes()))
     before, after = outputs("demo.onnx", x), outputs("here/there/mnist_2x100_smaller.onnx", x)

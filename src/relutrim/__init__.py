@@ -5,6 +5,20 @@
 >>> result = relutrim.compress(network, relutrim.Box(0, 1))
 >>> result.original.widths, result.network.widths
 ([784, 100, 100, 10], [784, 63, 41, 10])
+
+All of it on one screen:
+
+===============================================  ========================================================
+``compress(model, domain)``                      a smaller model, as a :class:`Compression`
+``analyze(model, domain)``                       a verdict for every neuron, as a :class:`Stability`
+``Box(lo, hi)``, ``NormalizedBox``, ``Ball``     where inputs lie, as a :class:`Domain`
+``load(path)``, ``save(network, path)``          models in files, as a :class:`Network`
+``Verdict``, ``Evidence``                        what is known about a neuron, and what it rests on
+``RelutrimError``                                what everything raises that goes wrong
+``demo_model()``                                 a small classifier to try it on
+===============================================  ========================================================
+
+``model`` is a path, an ``nn.Module`` or a :class:`Network`, and is never changed.
 """
 
 from __future__ import annotations

@@ -59,6 +59,16 @@ def analyze(
 
     Whatever stops the analysis early (the limit in seconds, Ctrl-C) leaves neurons ``unknown``, never wrong.
     Without a limit only the last stage has one, of five minutes; ``time_limit=math.inf`` lifts that too.
+
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> for parameter, value in zip(model.parameters(), (1.0, -0.5, 1.0, 0.0)):
+    ...     _ = nn.init.constant_(parameter, value)  # three times relu(x - 0.5)
+    >>> import relutrim
+    >>> for high in (0.5, 1):
+    ...     print(str(relutrim.analyze(model, relutrim.Box(0, high))).partition(" (")[0])
+    3 neurons in 1 layers: 0 active, 3 inactive, 0 unstable, 0 unknown
+    3 neurons in 1 layers: 0 active, 0 inactive, 3 unstable, 0 unknown
     """
     from relutrim.formats import as_network
 

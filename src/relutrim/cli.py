@@ -155,6 +155,12 @@ _ANALYSIS = (
         help="Write which units are always 0, one array of bools per layer (of OUT, where there is one).",
     ),
     click.option(
+        "--report",
+        type=click.Path(path_type=Path),
+        metavar="R.html",
+        help="Write a report for people: one HTML file with pictures that loads nothing from anywhere.",
+    ),
+    click.option(
         "--time-limit",
         type=float,
         metavar="S",
@@ -221,7 +227,7 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
 
         _keep_apart(output, model, options)
         check_target(output)
-    mask = _mask_target(model, options)
+    mask, page = _mask_target(model, options), _report_target(model, options, output)
     holdout = _held_out_rows(options)
     network, arguments = _prepared(model, options)
     source = model_json(network, model)
@@ -240,6 +246,12 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
         from relutrim.formats.files import write_text
 
         write_text(output, text + "\n")
+    if page is not None:
+        from relutrim.formats.files import write_text
+        from relutrim.report.html.environment import command_line
+        from relutrim.report.html.page import analysis_page
+
+        write_text(page, analysis_page(stability, source, holdout=tested, command=command_line()))
     if as_json:
         click.echo(text)
     else:
@@ -315,7 +327,7 @@ def compress(
 
     _keep_apart(out, model, options)
     check_writable(out)
-    mask = _mask_target(model, options)
+    mask, page = _mask_target(model, options), _report_target(model, options, out)
     holdout = _held_out_rows(options)
     network, arguments = _prepared(model, options)
     source = model_json(network, model)
@@ -339,6 +351,15 @@ def compress(
         write_masks(mask, result.masks)
     tested = _tested(result.stability, holdout)
     measured = result.latency() if latency else None
+    if page is not None:
+        from relutrim.formats.files import write_text
+        from relutrim.report.html.environment import command_line
+        from relutrim.report.html.page import compression_page
+
+        text = compression_page(
+            result, source, out=out, latency=measured, holdout=tested, command=command_line()
+        )
+        write_text(page, text)
     if as_json:
         report = compression_json(result, source, details=details, latency=measured, holdout=tested)
         click.echo(dumps(report))
@@ -346,7 +367,7 @@ def compress(
         from relutrim.report.tables import console, show_compression
 
         show_compression(result, console(), measured, tested)
-        click.echo(f"written: {one_line(str(out))}")
+        click.echo(f"written: {one_line(str(out))}" + (f", {one_line(str(page))}" if page else ""))
 
 
 @commands.command()
@@ -355,7 +376,7 @@ def compress(
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("demo-output"),
     show_default=True,
-    help="Where the compressed network goes.",
+    help="Where the compressed network and its report go.",
 )
 def demo(output: Path) -> None:
     """Compress the MNIST classifier that comes with relutrim, and show what happened."""
@@ -363,20 +384,28 @@ def demo(output: Path) -> None:
     from relutrim.domain import Box
     from relutrim.examples import demo_model
     from relutrim.formats import check_writable
+    from relutrim.formats.files import check_target, write_text
+    from relutrim.report.html.environment import command_line
+    from relutrim.report.html.page import compression_page
+    from relutrim.report.json import model_json
     from relutrim.report.tables import console, show_compression
 
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"the folder cannot be made ({error.strerror})", where=str(output)) from None
-    target = output / "mnist_2x100_smaller.onnx"
+    target, page = output / "mnist_2x100_smaller.onnx", output / "report.html"
     check_writable(target)
+    check_target(page)
     click.echo("An MNIST classifier 784-100-100-10, trained with l1 regularisation; all inputs in [0, 1].\n")
     with _progress(False) as progress:
         result = run(demo_model(), Box(0, 1), progress=progress)
     result.save(target)
-    show_compression(result, console(), result.latency())
-    click.echo(f"written: {one_line(str(target))}")
+    measured = result.latency()
+    source = {**model_json(result.original, demo_model()), "path": demo_model().name}
+    write_text(page, compression_page(result, source, out=target, latency=measured, command=command_line()))
+    show_compression(result, console(), measured)
+    click.echo(f"written: {one_line(str(target))}, {one_line(str(page))}")
 
 
 def _prepared(model: Path, options: dict[str, Any]) -> tuple[Network, dict[str, Any]]:
@@ -402,6 +431,21 @@ def _mask_target(model: Path, options: dict[str, Any]) -> Path | None:
         _keep_apart(path, model, options)
         if path.suffix != ".npz":
             raise InputError("masks are written as .npz; give the file that ending", where=str(path))
+        check_target(path)
+    return path
+
+
+def _report_target(model: Path, options: dict[str, Any], other: Path | None) -> Path | None:
+    """Where the report goes, if one is wanted; it takes the place of no input and of no ``other`` output."""
+    path: Path | None = options.pop("report")
+    if path is not None:
+        from relutrim.formats.files import check_target
+
+        _keep_apart(path, model, options)
+        if path.suffix.lower() not in (".html", ".htm"):
+            raise InputError("reports are written as .html; give the file that ending", where=str(path))
+        if other is not None and path.resolve() == other.resolve():
+            raise InputError("the report would replace another output; choose another name", where=str(path))
         check_target(path)
     return path
 

@@ -21,7 +21,15 @@ def one_line(text: str) -> str:
 
 
 class RelutrimError(Exception):
-    """Base of everything relutrim raises on purpose."""
+    """Base of everything relutrim raises on purpose: what is wrong, where, and what to do instead.
+
+    >>> import relutrim
+    >>> try:
+    ...     relutrim.load("nowhere.onnx")
+    ... except relutrim.RelutrimError as error:
+    ...     print(error)
+    nowhere.onnx: there is no such file
+    """
 
     exit_code = 2
 

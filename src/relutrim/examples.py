@@ -9,5 +9,9 @@ from pathlib import Path
 
 
 def demo_model() -> Path:
-    """Where the shipped network lies."""
+    """Where the shipped network lies.
+
+    >>> demo_model().name
+    'mnist_2x100.onnx.gz'
+    """
     return Path(str(resources.files("relutrim").joinpath("data", "mnist_2x100.onnx.gz")))

@@ -37,6 +37,10 @@ class Domain:
 
     Without ``mean`` and ``std`` raw units are the network's own. Data and constraints are always in raw
     units.
+
+    >>> domain = Box(0, 1).sum_between(15, 320).constrain([[1, -1]], [-0.5], [0.5])
+    >>> domain.describe()["constraints"][0]
+    {'rows': 1.0, 'lower': [15.0], 'upper': [320.0]}
     """
 
     lo: Array
@@ -209,7 +213,12 @@ def Box(lo: Numbers, hi: Numbers, shape: Sequence[int] | None = None) -> Domain:
 
 
 def NormalizedBox(lo: Numbers, hi: Numbers, mean: Numbers, std: Numbers) -> Domain:
-    """Raw inputs between ``lo`` and ``hi`` that the network sees as ``(x - mean) / std``."""
+    """Raw inputs between ``lo`` and ``hi`` that the network sees as ``(x - mean) / std``: numbers, or one per
+    channel or input.
+
+    >>> NormalizedBox(0, 1, mean=[0.49, 0.48, 0.45], std=0.25).std.item()
+    0.25
+    """
     centre, spread = _numbers(mean, "mean"), _numbers(std, "std")
     if not (np.isfinite(centre).all() and np.isfinite(spread).all() and (spread > 0).all()):
         raise DomainError("normalisation needs a finite mean and a finite, positive standard deviation")
@@ -217,7 +226,12 @@ def NormalizedBox(lo: Numbers, hi: Numbers, mean: Numbers, std: Numbers) -> Doma
 
 
 def Ball(center: Numbers, radius: float) -> Domain:
-    """The box of half-width ``radius`` around a point, its ends rounded outward to float64."""
+    """The box of half-width ``radius`` around a point, its ends rounded outward to float64.
+
+    >>> ball = Ball([0.5, 0.75], 0.25)
+    >>> ball.lo.tolist(), ball.hi.tolist()
+    ([0.25, 0.5], [0.75, 1.0])
+    """
     middle = _numbers(center, "center")
     if not (np.isfinite(radius) and radius >= 0):
         raise DomainError(f"a radius of {radius} makes no box; it must be finite and not negative")

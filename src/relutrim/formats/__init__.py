@@ -26,6 +26,10 @@ def load(path: str | Path, *, arch: str | None = None) -> Network:
     ``.onnx``, ``.onnx.gz``, ``.pt2`` (a torch.export program), ``.pt`` (a state dict; ``arch`` says what it
     belongs to, such as ``mlp:784-100-10`` or ``package.module:factory``), ``.nnet``, and the reference
     implementation's ``weights.dat``.
+
+    >>> import relutrim
+    >>> [relu.name for relu in relutrim.load(relutrim.demo_model()).relus]
+    ['relu1.out', 'relu2.out']
     """
     path = Path(path)
     try:
@@ -71,7 +75,15 @@ def _load(path: Path, arch: str | None) -> Network:
 
 
 def save(network: Network, path: str | Path) -> None:
-    """Write a network, whole or not at all: ``.onnx``, ``.pt`` or ``.pt2``."""
+    """Write a network, whole or not at all: ``.onnx``, ``.pt`` or ``.pt2``.
+
+    >>> import tempfile, relutrim
+    >>> network = relutrim.load(relutrim.demo_model())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     relutrim.save(network, f"{folder}/copy.onnx")
+    ...     relutrim.load(f"{folder}/copy.onnx").widths == network.widths
+    True
+    """
     path = Path(path)
     check_writable(path)
     match suffix(path):

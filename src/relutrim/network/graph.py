@@ -67,6 +67,11 @@ class Network:
     tails.
 
     ``dtype`` is how the file stores weights (``float32`` or ``float64``); in memory they are float64.
+
+    >>> import relutrim
+    >>> network = relutrim.load(relutrim.demo_model())
+    >>> network.widths, network.neurons, network.connections, network.parameters
+    ([784, 100, 100, 10], 200, 89400, 89610)
     """
 
     input: Port

@@ -106,8 +106,17 @@ class LayerStability:
 
 @dataclass(frozen=True, eq=False)
 class Stability:
-    """The outcome of an analysis. ``ranges`` holds proven bounds of every value of ``problem.network``.
+    """The outcome of an analysis: what is known about every neuron of every ReLU, in ``layers``.
 
+    >>> import relutrim
+    >>> stability = relutrim.analyze(relutrim.demo_model(), relutrim.Box(0, 1))
+    >>> stability.complete, stability.count(relutrim.Verdict.INACTIVE)
+    (True, 49)
+    >>> layer = stability["relu2.out"]
+    >>> layer.which(relutrim.Verdict.INACTIVE)[:5], layer.margin.shape
+    ([16, 19, 27, 36, 38], (100,))
+
+    In a notebook it shows as a table. ``ranges`` holds proven bounds of every value of ``problem.network``.
     ``proofs`` are the bounds that took a linear program, in the order in which they were found, with all that
     proves them again without a search; ``nodes`` is how many nodes of trees it took. ``remarks`` say what
     went wrong on the way, and ``solver`` whose word it is where evidence is a solver's.
@@ -146,6 +155,12 @@ class Stability:
             int(((layer.evidence < weakest) & (layer.verdict != Verdict.UNSTABLE)).sum())
             for layer in self.layers
         )
+
+    def _repr_html_(self) -> str:
+        """How notebooks show it."""
+        from relutrim.report.html.notebook import stability_fragment
+
+        return stability_fragment(self)
 
     def __str__(self) -> str:
         words = ", ".join(

@@ -6,7 +6,11 @@ from enum import IntEnum
 
 
 class Verdict(IntEnum):
-    """What is known about a neuron on the domain. The order is that of the reports."""
+    """What is known about a neuron on the domain. The order is that of the reports.
+
+    >>> [verdict.word for verdict in Verdict]
+    ['unknown', 'active', 'inactive', 'unstable']
+    """
 
     UNKNOWN = 0
     """Nothing. The only thing that a time-out, an error or a NaN can produce."""
@@ -24,7 +28,11 @@ class Verdict(IntEnum):
 
 
 class Evidence(IntEnum):
-    """What a verdict rests on, weakest first."""
+    """What a verdict rests on, weakest first.
+
+    >>> Evidence.DATA < Evidence.SOLVER < Evidence.WITNESS < Evidence.PROOF
+    True
+    """
 
     NONE = 0
     DATA = 1
