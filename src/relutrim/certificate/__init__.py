@@ -1,0 +1,1 @@
+"""Proofs as plain data: what is written down so that nobody has to trust who found it."""
