@@ -16,6 +16,8 @@ from relutrim.journal import NAME
 from relutrim.journal.frames import MARKER, Frame, frame, frames
 from relutrim.journal.identity import differences, owner_of
 
+_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
 
 class JournalFile:
     """The records of a folder's journal, and the place to append more; ``header`` says what it has to be of.
@@ -33,7 +35,7 @@ class JournalFile:
         self._end = 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666)
         except OSError as error:
             raise JournalError(
                 f"a journal cannot be kept here ({error.strerror or error}); name a folder that can be "

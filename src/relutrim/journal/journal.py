@@ -57,7 +57,7 @@ class Journal:
         for record in self._file.records:
             try:
                 self._take(record)
-            except RecordError:
+            except (ValueError, TypeError, KeyError, IndexError, OverflowError):
                 self._senseless += 1
         self._file.records.clear()
 
