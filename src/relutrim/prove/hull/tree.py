@@ -66,69 +66,6 @@ class Tree:
         self._leaves: list[Leaf] = []
 
     @property
-    def growth(self) -> Growth:
-        """The tree as it stands, to be planted again some day."""
-        first = self.proof.leaves if self.proof is not None and not self.closed else ()
-        return Growth(
-            self.model.goal,
-            self.model.ranges,
-            tuple((neuron.relu, neuron.entry) for neuron in self.model.neurons),
-            tuple(self._leaves),
-            tuple(self._open),
-            first[0] if first else None,
-            None if self.root is None else (self.root[0], self.root[1][: self.model.base]),
-            tuple(self.model.cuts),
-            torch.cat(
-                self.inputs[-_INPUTS:] or [self.backward.region.lo.new_zeros(0, self.backward.region.size)]
-            ),
-            self.nodes,
-            self.dead,
-            self.dived,
-        )
-
-    @classmethod
-    def planted(cls, backward: Backward, grown: Growth) -> Tree | None:
-        """A tree as it stood, over ranges that hold; None if it is not a tree of this network.
-
-        Nothing is believed: every leaf's bound is evaluated anew, and a leaf whose bound is not what it
-        should be is open again. Points and multipliers of the root are only where searches go on from.
-        """
-        goal = grown.goal
-        tree = cls(backward, goal.target, goal.neuron, goal.sign, goal.depth, goal=goal)
-        model = tree.model
-        first = (grown.first,) if grown.first is not None else ()
-        leaves = (*grown.leaves, *first)
-        cases = [*(leaf.states for leaf in grown.leaves), *grown.open]
-        if (
-            grown.neurons != tuple((neuron.relu, neuron.entry) for neuron in model.neurons)
-            or any(leaf.states for leaf in first)
-            or not fits(model, [*leaves, *(Leaf(states, math.nan) for states in grown.open)], grown.cuts)
-            or not covers(cases)
-            or not grown.points_fit(len(model.program.lo), model.base, backward.region.size)
-        ):
-            return None
-        bounds = evaluate(model, leaves)
-        again = [replace(leaf, bound=bound) for leaf, bound in zip(leaves, bounds, strict=True)]
-        model.split({})
-        model.keep(grown.cuts)
-        closed = [leaf.bound >= 0 for leaf in again[: len(grown.leaves)]]
-        tree._leaves = [leaf for leaf, good in zip(again, closed, strict=False) if good]
-        tree._open = [
-            *({**leaf.states} for leaf, good in zip(again, closed, strict=False) if not good),
-            *({**states} for states in grown.open),
-        ]
-        tree.nodes = tree.ahead = grown.nodes
-        tree.root, tree.dived = grown.root, grown.dived
-        tree.dead = grown.dead and all(closed)
-        tree.inputs = [point[None] for point in grown.inputs.to(backward.region.lo)]
-        if tree.closed:
-            tree._conclude()
-        elif first:
-            tree.lower = again[-1].bound
-            tree.proof = Proof.of(model, [again[-1]]) if tree.lower > -math.inf else None
-        return tree
-
-    @property
     def closed(self) -> bool:
         """Whether every leaf is proved: then ``lower`` is at least 0."""
         return not self._open
@@ -216,3 +153,66 @@ class Tree:
         found = self.model.input_of(point)
         if found is not None:
             self.inputs.append(found)
+
+    @property
+    def growth(self) -> Growth:
+        """The tree as it stands, to be planted again some day."""
+        first = self.proof.leaves if self.proof is not None and not self.closed else ()
+        return Growth(
+            self.model.goal,
+            self.model.ranges,
+            tuple((neuron.relu, neuron.entry) for neuron in self.model.neurons),
+            tuple(self._leaves),
+            tuple(self._open),
+            first[0] if first else None,
+            None if self.root is None else (self.root[0], self.root[1][: self.model.base]),
+            tuple(self.model.cuts),
+            torch.cat(
+                self.inputs[-_INPUTS:] or [self.backward.region.lo.new_zeros(0, self.backward.region.size)]
+            ),
+            self.nodes,
+            self.dead,
+            self.dived,
+        )
+
+    @classmethod
+    def planted(cls, backward: Backward, grown: Growth) -> Tree | None:
+        """A tree as it stood, over ranges that hold; None if it is not a tree of this network.
+
+        Nothing is believed: every leaf's bound is evaluated anew, and a leaf whose bound is not what it
+        should be is open again. Points and multipliers of the root are only where searches go on from.
+        """
+        goal = grown.goal
+        tree = cls(backward, goal.target, goal.neuron, goal.sign, goal.depth, goal=goal)
+        model = tree.model
+        first = (grown.first,) if grown.first is not None else ()
+        leaves = (*grown.leaves, *first)
+        cases = [*(leaf.states for leaf in grown.leaves), *grown.open]
+        if (
+            grown.neurons != tuple((neuron.relu, neuron.entry) for neuron in model.neurons)
+            or any(leaf.states for leaf in first)
+            or not fits(model, [*leaves, *(Leaf(states, math.nan) for states in grown.open)], grown.cuts)
+            or not covers(cases)
+            or not grown.points_fit(len(model.program.lo), model.base, backward.region.size)
+        ):
+            return None
+        bounds = evaluate(model, leaves)
+        again = [replace(leaf, bound=bound) for leaf, bound in zip(leaves, bounds, strict=True)]
+        model.split({})
+        model.keep(grown.cuts)
+        closed = [leaf.bound >= 0 for leaf in again[: len(grown.leaves)]]
+        tree._leaves = [leaf for leaf, good in zip(again, closed, strict=False) if good]
+        tree._open = [
+            *({**leaf.states} for leaf, good in zip(again, closed, strict=False) if not good),
+            *({**states} for states in grown.open),
+        ]
+        tree.nodes = tree.ahead = grown.nodes
+        tree.root, tree.dived = grown.root, grown.dived
+        tree.dead = grown.dead and all(closed)
+        tree.inputs = [point[None] for point in grown.inputs.to(backward.region.lo)]
+        if tree.closed:
+            tree._conclude()
+        elif first:
+            tree.lower = again[-1].bound
+            tree.proof = Proof.of(model, [again[-1]]) if tree.lower > -math.inf else None
+        return tree
