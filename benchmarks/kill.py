@@ -34,11 +34,11 @@ import relutrim.prove.programs
 import relutrim.prove.splitting
 import relutrim.rewrite.pipeline  # noqa: F401
 from benchmarks.results import shared, table, write_section
-from relutrim.certificate.records import unpacked
 from relutrim.cli import main as command_line
 from relutrim.formats import load
 from relutrim.journal import NAME
 from relutrim.journal.frames import frames
+from relutrim.journal.records import unpacked
 from relutrim.network import Network
 
 HEADER = (

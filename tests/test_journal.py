@@ -18,13 +18,13 @@ import pytest
 
 import relutrim
 from command_line import call
-from relutrim.certificate.records import packed, unpacked
 from relutrim.errors import JournalError
 from relutrim.formats import load, save
 from relutrim.journal import NAME, trees
 from relutrim.journal import file as journal_file
 from relutrim.journal.frames import frame, frames
 from relutrim.journal.identity import content_digest
+from relutrim.journal.records import packed, unpacked
 from relutrim.network import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove import splitting
 from relutrim.prove.hull.program import Program

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from relutrim._version import __version__
-from relutrim.certificate.records import Record, RecordError, packed, unpacked
 from relutrim.errors import JournalError
 from relutrim.journal import NAME
 from relutrim.journal.frames import MARKER, Frame, frame, frames
 from relutrim.journal.identity import differences, owner_of
+from relutrim.journal.records import Record, RecordError, packed, unpacked
 
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from relutrim.bounds.linear import Backward
 from relutrim.bounds.values import Interval
-from relutrim.certificate.records import Record, RecordError, take, take_array
 from relutrim.errors import JournalError
 from relutrim.journal.file import JournalFile
+from relutrim.journal.records import Record, RecordError, take, take_array
 from relutrim.journal.trees import TreeKey, TreeReader, TreeWriter
 from relutrim.prove.hull.tree import Tree
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from relutrim.bounds.values import Interval
-from relutrim.certificate.records import (
+from relutrim.journal.records import (
     Record,
     RecordError,
     cut_fields,

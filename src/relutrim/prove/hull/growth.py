@@ -14,6 +14,9 @@ from relutrim.prove.hull.cuts import Cut
 from relutrim.prove.hull.model import Goal, States
 from relutrim.prove.hull.proof import Leaf
 
+INPUTS = 32
+"""So many of the last inputs go with a tree that is to be planted again."""
+
 
 @dataclass(frozen=True, eq=False)
 class Growth:

@@ -17,7 +17,7 @@ from torch import Tensor
 from relutrim.bounds.linear import Backward
 from relutrim.network.operators import Array
 from relutrim.prove.deadline import Deadline
-from relutrim.prove.hull.growth import Growth
+from relutrim.prove.hull.growth import INPUTS, Growth
 from relutrim.prove.hull.model import Goal, Model
 from relutrim.prove.hull.proof import Leaf, Proof, covers, evaluate, fits
 
@@ -27,8 +27,6 @@ _STALL = 0.03
 """Rounds of cuts go on while each closes at least this share of what is missing."""
 _PURGE = 3
 """Every so many rounds, cuts that carry no dual go."""
-_INPUTS = 32
-"""So many of the last inputs go with a tree that is to be planted again."""
 
 
 @dataclass(eq=False)
@@ -168,7 +166,7 @@ class Tree:
             None if self.root is None else (self.root[0], self.root[1][: self.model.base]),
             tuple(self.model.cuts),
             torch.cat(
-                self.inputs[-_INPUTS:] or [self.backward.region.lo.new_zeros(0, self.backward.region.size)]
+                self.inputs[-INPUTS:] or [self.backward.region.lo.new_zeros(0, self.backward.region.size)]
             ),
             self.nodes,
             self.dead,

@@ -1,4 +1,4 @@
-"""Records: plain dictionaries of JSON values and numpy arrays, as bytes; and what proofs look like as such.
+"""Records: plain dictionaries of JSON values and numpy arrays, as bytes; and what trees look like as such.
 
 A record is a JSON object and, behind it, the raw little-endian numbers of its arrays, which the object lists
 by name, type and shape. Nothing is pickled, nothing is executed, and what does not fit together is refused.
@@ -18,11 +18,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relutrim.bounds.values import Interval
 from relutrim.prove.hull.cuts import Cut
 from relutrim.prove.hull.model import Goal
-from relutrim.prove.hull.proof import Leaf, Proof
-from relutrim.prove.parts import AnyProof, PartsProof
+from relutrim.prove.hull.proof import Leaf
 
 Record: TypeAlias = dict[str, Any]
 """JSON values and numpy arrays by name."""
@@ -189,55 +187,6 @@ def goal_in(record: Record) -> Goal:
         float(take(record, "sign", (int, float))),
         take(record, "depth", int),
         float(take(record, "droppable", (int, float))),
-    )
-
-
-def proof_record(proof: AnyProof, ranges: str) -> Record:
-    """A proof; ``ranges`` is the name under which its ranges are kept, since many proofs share them."""
-    if isinstance(proof, PartsProof):
-        return {
-            "kind": "parts",
-            "target": proof.target,
-            "neuron": proof.neuron,
-            "sign": proof.sign,
-            "bound": proof.bound if math.isfinite(proof.bound) else None,
-            "ranges": ranges,
-            "lo": proof.lo.cpu().numpy(),
-            "hi": proof.hi.cpu().numpy(),
-        }
-    cuts = proof.cuts
-    number = {id(cut): at for at, cut in enumerate(cuts)}
-    return {
-        "kind": "hull",
-        **goal_fields(proof.goal),
-        "ranges": ranges,
-        **cut_fields(cuts),
-        **leaf_fields(proof.leaves, number),
-    }
-
-
-def proof_in(record: Record, ranges: Mapping[str, Interval]) -> AnyProof:
-    """The proof that :func:`proof_record` wrote. It is a hint like any proof: only its ``check`` counts."""
-    import torch
-
-    if record.get("kind") == "hull":
-        leaves = leaves_in(record, cuts_in(record))
-        bound = min((leaf.bound for leaf in leaves), default=math.nan)
-        return Proof(goal_in(record), bound, ranges, tuple(leaves))
-    if record.get("kind") != "parts":
-        raise RecordError(f"there are no proofs of kind {record.get('kind')!r}")
-    lo, hi = (torch.from_numpy(take_array(record, end, "<f8", 2)) for end in ("lo", "hi"))
-    if lo.shape != hi.shape:
-        raise RecordError("parts have as many lower ends as upper ones")
-    known = record.get("bound")
-    return PartsProof(
-        take(record, "target", str),
-        take(record, "neuron", int),
-        float(take(record, "sign", (int, float))),
-        float(known) if isinstance(known, int | float) else math.inf,
-        ranges,
-        lo,
-        hi,
     )
 
 
