@@ -30,6 +30,7 @@ bench: $(STAMP_DEV)
 	$(BIN)/python -m benchmarks.public --section public
 	$(BIN)/python -m benchmarks.inexact --section inexact
 	$(BIN)/python -m benchmarks.vgg --section vgg
+	$(BIN)/python -m benchmarks.kill --section kill
 
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relutrim.domain.domain import Domain, Problem
@@ -18,6 +20,7 @@ from relutrim.prove.stability import Stability, judge
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from relutrim.journal.journal import Journal
     from relutrim.prove.cascade import Cascade, Progress
 
 METHODS = ("auto", *MILP_METHODS, "bounds", "data")
@@ -39,6 +42,7 @@ def analyze(
     big_m: str = "best",
     inject: str = "relaxation",
     until: str = "sign",
+    journal: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Stability:
     """Decide for every ReLU neuron of ``model`` whether it is always on, always off, or neither on
@@ -59,6 +63,10 @@ def analyze(
 
     Whatever stops the analysis early (the limit in seconds, Ctrl-C) leaves neurons ``unknown``, never wrong.
     Without a limit only the last stage has one, of five minutes; ``time_limit=math.inf`` lifts that too.
+
+    ``journal`` is a folder for what a long run finds, written as soon as it is found: the same call goes on
+    from there, whatever ended the run before. Nothing in it is believed. What is of another model, domain or
+    method is refused (:class:`JournalError`).
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -85,6 +93,7 @@ def analyze(
         big_m=big_m,
         inject=inject,
         until=until,
+        journal=journal,
         progress=progress,
     )
 
@@ -100,6 +109,7 @@ def analyze_network(
     seed: int,
     progress: Progress | None,
     jobs: int | None = None,
+    journal: str | Path | None = None,
     **milp: str,
 ) -> Stability:
     """:func:`analyze` for a model that is a :class:`Network` already; ``milp`` are the options of its mixed-
@@ -116,16 +126,48 @@ def analyze_network(
     from relutrim.prove.cascade import Cascade
     from relutrim.search.climb import gradients
 
-    with gradients():
+    settings = Settings(**milp)
+    device, jobs = _checked_device(device), _checked_jobs(jobs)
+    solving = asdict(settings) if method in MILP_METHODS else {}
+    with (
+        gradients(),
+        _journal(
+            journal, network, domain, problem, rows, {"method": method, "seed": seed, **solving}
+        ) as notes,
+    ):
         cascade = Cascade(
-            problem,
-            deadline,
-            device=_checked_device(device),
-            seed=seed,
-            jobs=_checked_jobs(jobs),
-            progress=progress,
+            problem, deadline, device=device, seed=seed, jobs=jobs, progress=progress, journal=notes
         )
-        return _decided(cascade, domain, method, Settings(**milp), rows)
+        found = _decided(cascade, domain, method, settings, rows)
+        if notes is None:
+            return found
+        if not (found.interrupted or deadline.passed):
+            notes.end(found)
+        return replace(found, remarks=(*found.remarks, *notes.remarks))
+
+
+@contextmanager
+def _journal(
+    folder: str | Path | None,
+    network: Network,
+    domain: Domain,
+    problem: Problem,
+    rows: Tensor | None,
+    settings: dict[str, Any],
+) -> Iterator[Journal | None]:
+    """The journal in a folder, ours as long as the block lasts."""
+    if folder is None:
+        yield None
+        return
+    from relutrim.journal.identity import content_digest, identity
+    from relutrim.journal.journal import Journal
+
+    settings["data"] = None if rows is None else content_digest(rows.numpy())
+    notes = Journal(Path(folder), identity(network, domain, problem, settings))
+    try:
+        yield notes
+    finally:
+        notes.close()
 
 
 def _decided(
@@ -147,6 +189,9 @@ def _decided(
             cascade.bound(search=False)
         elif milps is not None:
             counted = cascade.observe(batches(rows))
+            if cascade.journal is not None:
+                cascade.recall_rest()
+                cascade.witnesses.noted = cascade.journal.overhear
             milps.run(method)
         else:
             counted = cascade.run(batches(rows))

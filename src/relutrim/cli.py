@@ -168,6 +168,13 @@ _ANALYSIS = (
         "five minutes; inf lifts that too.",
     ),
     click.option(
+        "--journal",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="Keep what is found in DIR as it is found: the same command goes on from there, whatever ended "
+        "the run.",
+    ),
+    click.option(
         "--jobs", type=click.IntRange(1), metavar="N", help="Linear programs solved at once [default: cores]."
     ),
     click.option("--device", default="cpu", show_default=True, metavar="cpu|cuda", help="Where to compute."),
@@ -481,8 +488,11 @@ def _loaded(model: Path, arch: str | None) -> Network:
 
 def _keep_apart(output: Path, model: Path, options: dict[str, Any]) -> None:
     """What is read is never changed, so no output may take its place."""
+    from relutrim.journal import NAME
+
     for path in (
         model,
+        options["journal"] and options["journal"] / NAME,
         options["data"],
         options.get("holdout"),
         options["center"],

@@ -165,6 +165,7 @@ def compress(
     big_m: str = "best",
     inject: str = "relaxation",
     until: str = "sign",
+    journal: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Compression:
     """Make ``model`` smaller without changing what it computes on ``domain``.
@@ -211,6 +212,7 @@ def compress(
         big_m=big_m,
         inject=inject,
         until=until,
+        journal=journal,
         progress=progress,
     )
     return replace(result, model=_same_kind(model, result.stored))
@@ -233,8 +235,15 @@ def compress_network(
     """
     wish = Wish(tolerance, rewrites, evidence, cost, dtype).checked(network)
 
+    folder = analysis.pop("journal", None)
+
     def analyse(smaller: Network, time_limit: float | None, data: Any) -> Stability:
-        found = analyze_network(smaller, domain, data=data, **{**analysis, "time_limit": time_limit})
+        options = {
+            **analysis,
+            "time_limit": time_limit,
+            "journal": _journal_of(smaller, network, data, folder),
+        }
+        found = analyze_network(smaller, domain, data=data, **options)
         if found.interrupted:
             raise KeyboardInterrupt
         return found
@@ -243,6 +252,17 @@ def compress_network(
     again = Again(analyse, analysis.get("time_limit")) if analysis.get("method") != "data" else None
     result = _rewritten(network, stability, wish, data, again)
     return _observed(network, stability, wish, data, result)
+
+
+def _journal_of(smaller: Network, original: Network, data: Any, folder: str | Path | None) -> Path | None:
+    """Where the analysis of a network has its journal: that of a smaller one in a folder of its own, by its
+    content and by the inputs that it begins with.
+    """
+    if folder is None or smaller is original:
+        return None if folder is None else Path(folder)
+    from relutrim.journal.identity import content_digest
+
+    return Path(folder) / f"again-{content_digest((smaller, data))[:16]}"
 
 
 @dataclass(frozen=True)

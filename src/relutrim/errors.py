@@ -59,6 +59,10 @@ class DomainError(InputError):
     """A domain that is empty, unbounded, or not of the network's dimension."""
 
 
+class JournalError(InputError):
+    """A journal that cannot be read or written, or that is of something else."""
+
+
 class UnsupportedError(RelutrimError, NotImplementedError):
     """An operator or feature outside of what relutrim represents exactly."""
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -34,6 +35,9 @@ from relutrim.rounding import require_ieee
 from relutrim.search.anneal import anneal
 from relutrim.search.climb import Targets, climb, grouped
 from relutrim.search.witnesses import Witnesses
+
+if TYPE_CHECKING:
+    from relutrim.journal.journal import Journal
 
 _ROWS = 1024
 _RANDOM = 32
@@ -62,6 +66,8 @@ class Cascade:
     seed: int = 0
     jobs: int = 1
     progress: Progress | None = None
+    journal: Journal | None = None
+    """What earlier runs found, and where this one writes what it finds."""
     proofs: list[AnyProof] = field(default_factory=list, init=False)
     nodes: int = field(default=0, init=False)
     values: dict[str, Interval] = field(default_factory=dict, init=False)
@@ -94,7 +100,31 @@ class Cascade:
             if applies(self):
                 Splitting(self, deadline).run()
             Programs(self, deadline, self.jobs).run()
+        self.recall_rest()
         return counted
+
+    def look(self, phase: str, find: Callable[[], Tensor]) -> None:
+        """Observe the inputs that ``find`` proposes. Where a journal has this step, it is those of them that
+        showed something.
+        """
+        if self.journal is None:
+            self.witnesses.observe(find())
+            return
+        key = self.journal.key(phase)
+        points = self.journal.recall(key, self.region.lo)
+        if points is not None:
+            self.witnesses.observe(points)
+            return
+        self.recall_rest()
+        before = len(self.witnesses.pool)
+        self.witnesses.observe(find())
+        # A search that time has cut short is done again.
+        self.journal.remember(None if self.deadline.passed else key, self.witnesses.since(before))
+
+    def recall_rest(self) -> None:
+        """Observe whatever inputs the journal has that no step asked for."""
+        if self.journal is not None:
+            self.witnesses.observe(self.journal.rest(self.region.lo))
 
     def observe(self, data: Iterable[Tensor]) -> int:
         """The paper's preprocessing: the states that batches of data show. Returns how many rows lay in the
@@ -125,9 +155,9 @@ class Cascade:
         for steps in (8, 24):
             self._attack(partial(climb, self.network, self.region, steps=steps, deadline=self.deadline))
 
-    def anneal(self, more: Tensor | None = None) -> None:
+    def anneal(self, more: Tensor | None = None, phase: str = "anneal") -> None:
         """The strongest search, for all missing states: from the inputs where linear bounds are smallest, or
-        from ``more``.
+        from ``more``. ``phase`` is what a journal calls it.
         """
         targets = self.missing()
         if not len(targets) or self.deadline.passed:
@@ -147,7 +177,8 @@ class Cascade:
             if self.deadline.passed:
                 return
             chosen = replace(targets.take(rows[part]), starts=points[part])
-            found = anneal(
+            find = partial(
+                anneal,
                 self.network,
                 self.region,
                 chosen,
@@ -156,7 +187,7 @@ class Cascade:
                 self.deadline,
                 enough=self.witnesses.certain(chosen),
             )
-            self.witnesses.observe(found)
+            self.look(phase, find)
             self.report("search")
 
     def _minimisers(self, targets: Targets, slope: Slope) -> Tensor:
@@ -225,7 +256,7 @@ class Cascade:
         for part in torch.split(rows, max(1, self.witnesses.chunk // 16)) if len(rows) else ():
             if self.deadline.passed:
                 return
-            self.witnesses.observe(method(targets.take(part)))
+            self.look("climb", partial(method, targets.take(part)))
             self.report("search")
 
     def undecided(self, relu: Node) -> Tensor:
@@ -365,6 +396,9 @@ class Cascade:
 
     def report(self, stage: str) -> None:
         """Say how far the run is."""
+        if self.journal is not None:
+            self.journal.raise_failed()
+            stage = "resume" if self.journal.replaying else stage
         if self.progress is not None:
             total = self.network.neurons
             left = sum(int(self.undecided(relu).sum()) for relu in self.network.relus)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,8 @@ class Programs:
     jobs: int = 1
     among: frozenset[tuple[str, int]] | None = None
     """Only these neurons of ReLUs, where given."""
+    _phase: str = field(default="", init=False)
+    """What a journal calls the steps that are on."""
 
     def roots(self) -> list[tuple[Wanted, Tree]]:
         """Only what takes no branching; the rest."""
@@ -98,6 +100,7 @@ class Programs:
 
     def _roots(self, depth: int) -> list[tuple[Wanted, Tree]]:
         """The roots of missing states' programs, while they lead anywhere, and a search from their inputs."""
+        self._phase = f"roots {depth}"
         found: list[tuple[Wanted, Tree]] = []
 
         def done(wanted: Wanted, tree: Tree | None) -> None:
@@ -130,32 +133,40 @@ class Programs:
     def _root(self, backward: Backward, wanted: Wanted, depth: int, seconds: float) -> Tree | None:
         deadline = self.deadline.within(seconds)
         tree = self._planted(backward, wanted, depth)
-        if tree is not None and _grown(tree, 1, deadline) and not tree.closed:
-            with suppress(RuntimeError):  # a solver that breaks decides nothing
-                tree.dive(min(deadline.left, _DIVE_SECONDS))
+        if tree is not None:
+            if _grown(tree, 1, deadline) and not tree.closed and not tree.dived:
+                with suppress(RuntimeError):  # a solver that breaks decides nothing
+                    tree.dive(min(deadline.left, _DIVE_SECONDS))
+            _written(tree)
         return tree
 
     def _planted(self, backward: Backward, wanted: Wanted, depth: int) -> Tree | None:
-        pre = self.cascade.network[wanted.relu].inputs[0]
+        goal = (self.cascade.network[wanted.relu].inputs[0], wanted.neuron, wanted.sign, depth)
+        journal = self.cascade.journal
+        tree = None if journal is None else journal.tree(backward, goal)
         try:
-            return Tree(backward, pre, wanted.neuron, wanted.sign, depth)
+            tree = tree or Tree(backward, *goal)
         except RuntimeError:  # a solver that breaks decides nothing
             return None
+        if journal is not None and tree.watch is None:
+            journal.watch(tree)
+        return tree
 
     def _keep(self, tree: Tree) -> None:
         """Note what a tree has proved, and try its inputs."""
         fresh, tree.counted = tree.nodes - tree.counted, tree.nodes
         self.cascade.prove(tree.target, tree.neuron, tree.sign, tree.lower, tree.proof, fresh)
-        if tree.inputs:
-            points = self.cascade.region.project(torch.cat(tree.inputs).to(self.cascade.region.lo))
-            self.cascade.witnesses.observe(points)
+        like = self.cascade.region.lo
+        points = torch.cat([like.new_zeros(0, len(like)), *(x.to(like) for x in tree.inputs)])
+        self.cascade.look(self._phase, lambda: self.cascade.region.project(points))
         self.cascade.report("programs")
 
     def _search(self, trees: Sequence[Tree]) -> None:
         """From the inputs that programs propose, for all missing states at once."""
         points = [tree.inputs[-1] for tree in trees if tree.inputs]
         if points:
-            self.cascade.anneal(self.cascade.region.project(torch.cat(points).to(self.cascade.region.lo)))
+            start = self.cascade.region.project(torch.cat(points).to(self.cascade.region.lo))
+            self.cascade.anneal(start, f"{self._phase} search")
 
     def _tighten(self, roots: Sequence[tuple[Wanted, Tree]]) -> None:
         """Ranges of the neurons that open ones depend on, one layer after the other."""
@@ -165,6 +176,7 @@ class Programs:
                 return
             chosen = self._heaviest(relu, weights)
             if chosen:
+                self._phase = f"tighten {relu.name}"
                 make = partial(self._range, self._frozen(), depth=2, seconds=self._share(len(chosen)))
                 spread(make, chosen, self.jobs, self.deadline, self._keep_of)
                 self.cascade.rebound(relu.inputs[0])
@@ -199,6 +211,7 @@ class Programs:
         tree = self._planted(backward, wanted, depth)
         if tree is not None:
             _grown(tree, 1, self.deadline.within(seconds), (_TIGHTEN_ROUNDS, 0))
+            _written(tree)
         return tree
 
     def _trees(self) -> None:
@@ -221,11 +234,14 @@ class Programs:
 
         A tree that leads nowhere is planted again with all layers.
         """
+        self._phase = f"turn of {nodes}"
         share = self._share(len(trees)) if len(trees) > self.jobs else math.inf
 
         def grow(pair: tuple[Wanted, Tree]) -> Tree:
-            pair[1].inputs.clear()
+            if not pair[1].ahead:
+                pair[1].inputs.clear()
             _grown(pair[1], nodes, self.deadline.within(share))
+            _written(pair[1])
             return pair[1]
 
         spread(grow, trees, self.jobs, self.deadline, lambda _, tree: self._keep(tree))
@@ -239,6 +255,12 @@ class Programs:
                 elif tree.depth < _ALL and not self.deadline.passed:
                     left.append((wanted, self._planted(ranges, wanted, _ALL)))
         return [(wanted, tree) for wanted, tree in left if tree is not None]
+
+
+def _written(tree: Tree) -> None:
+    """Have what a tree has become written down, where there is a journal."""
+    if tree.watch is not None:
+        tree.watch(tree, True)
 
 
 def _grown(tree: Tree, nodes: int, deadline: Deadline, rounds: tuple[int, int] | None = None) -> bool:

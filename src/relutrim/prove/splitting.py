@@ -7,6 +7,7 @@ neurons profit from each other's parts. A part whose neurons are all decided is 
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ _BATCH_BYTES = 256 * 2**20
 _PARTS = 200_000
 """So many parts in all, then the rest is left to others."""
 _HALVINGS = 40
+_SECONDS = 2.0
+"""Parts are written to a journal this often."""
 
 
 def applies(cascade: Cascade) -> bool:
@@ -62,6 +65,9 @@ class Splitting:
         network = self.cascade.network
         widest = max(network.size(node.name) for node in network.nodes)
         self.batch = max(4, min(256, _BATCH_BYTES // (8 * 4 * widest * widest)))
+        self._halved: list[tuple[Tensor, Tensor]] = []
+        self._seen = len(self.cascade.witnesses.pool)
+        self._last = time.monotonic()
 
     def run(self) -> None:
         """Until every missing state is decided or time is up."""
@@ -79,18 +85,16 @@ class Splitting:
                     self._groups.append(_Group(name, pre, sign, seen, targets.index[columns], columns))
         self._until = max((group.pre for group in self._groups), key=order.__getitem__)
         count, like = len(targets), cascade.region.lo
-        lo, hi = like[None], cascade.region.hi[None]
-        todo = torch.ones(1, count, dtype=torch.bool, device=like.device)
-        halved = torch.zeros(1, dtype=torch.int64, device=like.device)
+        lo, hi, place, parts = self._started()
+        todo = torch.ones(len(lo), count, dtype=torch.bool, device=like.device)
         given_up = torch.zeros(count, dtype=torch.bool, device=like.device)
         least = torch.full((count,), torch.inf, dtype=torch.float64, device=like.device)
         done: list[tuple[Tensor, Tensor, Tensor]] = []
-        parts = 0
         while len(lo) and parts < _PARTS and not self.deadline.passed:
             # The last ones first: the smallest parts, so that few wait.
             at = max(0, len(lo) - self.batch)
-            lows, highs, age, wanted = lo[at:], hi[at:], halved[at:], todo[at:] & self._open() & ~given_up
-            lo, hi, halved, todo = lo[:at], hi[:at], halved[:at], todo[:at]
+            lows, highs, own, wanted = lo[at:], hi[at:], place[at:], todo[at:] & self._open() & ~given_up
+            lo, hi, place, todo = lo[:at], hi[:at], place[:at], todo[:at]
             lower, score = self._bound(lows, highs, wanted)
             proved = wanted & (lower >= 0)
             least = torch.minimum(least, torch.where(proved, lower, torch.inf).amin(0))
@@ -99,16 +103,62 @@ class Splitting:
             parts += len(lows)
             # What is open on a part this small has its extreme value there, and it is 0 or nearly so.
             wanted = wanted & ~proved
-            given_up |= wanted[age >= _HALVINGS].any(0)
+            given_up |= wanted[own >= 2**_HALVINGS].any(0)
             wanted = wanted & self._open() & ~given_up
             left = wanted.any(1)
-            halves = _halves(lows[left], highs[left], score[left])
+            axis = _axes(lows[left], highs[left], score[left])
+            halves = _halves(lows[left], highs[left], axis)
             lo, hi = torch.cat([lo, halves[0]]), torch.cat([hi, halves[1]])
-            halved = torch.cat([halved, (age[left] + 1).repeat(2)])
+            place = torch.cat([place, 2 * own[left], 2 * own[left] + 1])
+            self._note(own[left], axis)
             todo = torch.cat([todo, wanted[left].repeat(2, 1)])
             cascade.report("splitting")
+        self._write()
         cascade.nodes += parts
         self._keep(least, self._open() & ~given_up & ~todo.any(0), done)
+
+    def _started(self) -> tuple[Tensor, Tensor, Tensor, int]:
+        """The parts to begin with, their numbers (the halves of ``k`` are ``2 k`` and ``2 k + 1``), and how
+        many were looked at before: the whole box, or it cut as a journal says. However it is cut, nothing of
+        it is lost, and every part has to be proved here.
+        """
+        like, journal = self.cascade.region.lo, self.cascade.journal
+        lo, hi = like[None], self.cascade.region.hi[None]
+        place = torch.ones(1, dtype=torch.int64, device=like.device)
+        if journal is None:
+            return lo, hi, place, 0
+        *halved, points = journal.splits(like)
+        self.cascade.witnesses.observe(points)
+        numbers, axes = (torch.from_numpy(array).to(like.device) for array in halved)
+        numbers, order = numbers.sort(stable=True)
+        axes, count = axes[order], 0
+        kept: list[tuple[Tensor, Tensor, Tensor]] = []
+        for _ in range(_HALVINGS if len(numbers) else 0):
+            at = torch.searchsorted(numbers, place).clamp(max=len(numbers) - 1)
+            axis = axes[at].clamp(0, len(like) - 1)
+            cut = (numbers[at] == place) & (axis == axes[at])
+            kept.append((lo[~cut], hi[~cut], place[~cut]))
+            lo, hi = _halves(lo[cut], hi[cut], axis[cut])
+            place = torch.cat([2 * place[cut], 2 * place[cut] + 1])
+            count += int(cut.sum())
+        kept.append((lo, hi, place))
+        lo, hi, place = (torch.cat(parts) for parts in zip(*kept, strict=True))
+        return lo, hi, place, count
+
+    def _note(self, place: Tensor, axis: Tensor) -> None:
+        """Have the parts that are halved written down now and then, where there is a journal."""
+        if self.cascade.journal is not None:
+            self._halved.append((place, axis))
+            if time.monotonic() - self._last >= _SECONDS:
+                self._write()
+
+    def _write(self) -> None:
+        if self.cascade.journal is not None and self._halved:
+            places, axes = (torch.cat(column).cpu().numpy() for column in zip(*self._halved, strict=True))
+            self.cascade.journal.note_splits(places, axes, self.cascade.witnesses.since(self._seen))
+            self._seen = len(self.cascade.witnesses.pool)
+            self._halved.clear()
+            self._last = time.monotonic()
 
     def _open(self) -> Tensor:
         """Which targets no input has refuted so far."""
@@ -163,10 +213,16 @@ class Splitting:
                     cascade.prove(group.pre, neuron, group.sign, bound, proof, 0)
 
 
-def _halves(lo: Tensor, hi: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
-    """Each part cut in two where it matters most; nothing of it is lost, the cut belongs to both."""
+def _axes(lo: Tensor, hi: Tensor, score: Tensor) -> Tensor:
+    """Per part the axis along which it matters most."""
+    if not lo.shape[1]:
+        return torch.zeros(len(lo), dtype=torch.int64, device=lo.device)
+    return torch.where(hi > lo, score, -torch.inf).argmax(1)
+
+
+def _halves(lo: Tensor, hi: Tensor, axis: Tensor) -> tuple[Tensor, Tensor]:
+    """Each part cut in two; nothing of it is lost, the cut belongs to both."""
     rows = torch.arange(len(lo), device=lo.device)
-    axis = torch.where(hi > lo, score, -torch.inf).argmax(1) if lo.shape[1] else rows
     middle = lo[rows, axis] / 2 + hi[rows, axis] / 2
     left, right = hi.clone(), lo.clone()
     left[rows, axis], right[rows, axis] = middle, middle

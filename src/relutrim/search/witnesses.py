@@ -6,6 +6,7 @@ forward pass on any input of the domain can be wrong. Every input updates all ne
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -74,6 +75,8 @@ class Witnesses:
         self.region = region
         self.radii = {relu.name: radii[relu.inputs[0]].flatten() for relu in network.relus}
         self.pool: list[Tensor] = []
+        self.noted: Callable[[Tensor], None] | None = None
+        """Told of every input that enters the pool."""
         self._size = 0
         self.starts = Starts(region.lo, region.size)
         self.seen = {name: _nothing(radius) for name, radius in self.radii.items()}
@@ -127,6 +130,8 @@ class Witnesses:
             self._size = sum(map(len, self.pool))
             for witness, neurons, rows in noted:
                 witness[neurons] = rows
+            if self.noted is not None:
+                self.noted(self.pool[-1])
 
     def _raise(
         self, seen: Seen, points: Tensor, up: Tensor, high_row: Tensor, down: Tensor, low_row: Tensor
@@ -148,7 +153,11 @@ class Witnesses:
 
     def inputs(self) -> Tensor:
         """The pool as one tensor; witnesses index its rows."""
-        return torch.cat(self.pool) if self.pool else self.region.lo.new_zeros(0, self.region.size)
+        return self.since(0)
+
+    def since(self, batches: int) -> Tensor:
+        """The inputs behind the first so many batches of the pool."""
+        return torch.cat([self.region.lo.new_zeros(0, self.region.size), *self.pool[batches:]])
 
 
 def _nothing(radius: Tensor) -> Seen:

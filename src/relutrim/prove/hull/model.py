@@ -148,6 +148,11 @@ class Model:
         kept = self.program.purge(self.base, duals)
         self.cuts = [self.cuts[i] for i in kept]
 
+    def keep(self, cuts: Iterable[Cut]) -> None:
+        """Drop all cuts that can go, and have these."""
+        self.purge(np.zeros(len(self.program.rows)))
+        self.add(cuts)
+
     def split(self, states: States) -> None:
         """Fix the states of some neurons; all others are free."""
         ends: dict[int, tuple[float, float]] = {}

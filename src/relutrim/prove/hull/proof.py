@@ -72,11 +72,7 @@ class Proof:
     @property
     def cuts(self) -> list[Cut]:
         """All cuts that some leaf uses, each once."""
-        known: dict[int, Cut] = {}
-        for leaf in self.leaves:
-            for cut, _ in leaf.cuts:
-                known.setdefault(id(cut), cut)
-        return list(known.values())
+        return distinct_cuts(self.leaves)
 
     @property
     def size(self) -> int:
@@ -98,39 +94,56 @@ class Proof:
             return math.nan
         ranges = {name: Interval(ends.lo.to(like), ends.hi.to(like)) for name, ends in self.ranges.items()}
         model = Model(Backward(backward.network, backward.region, ranges), self.goal)
-        cuts = self.cuts
-        if not self._fits(model, cuts):
+        if not fits(model, self.leaves):
             return math.nan
-        model.add(cuts)
-        place = {id(cut): model.base + i for i, cut in enumerate(cuts)}
-        least = math.inf
-        for leaf in self.leaves:
-            model.split(leaf.states)
-            duals = np.zeros(len(model.program.rows))
-            for row, dual in leaf.rows.items():
-                duals[row] = dual
-            for cut, dual in leaf.cuts:
-                duals[place[id(cut)]] = dual
-            if math.isinf(leaf.bound):
-                if not model.program.infeasible(duals):
-                    return math.nan
-            else:
-                bound = model.bound(duals)
-                if math.isnan(bound):
-                    return math.nan
-                least = min(least, bound)
-        return least
+        bounds = evaluate(model, self.leaves)
+        return math.nan if any(map(math.isnan, bounds)) else min(bounds)
 
-    def _fits(self, model: Model, cuts: Sequence[Cut]) -> bool:
-        """Whether rows, cuts and states are those of the program: only a neuron with both states can be split
-        or cut, and a cut says of each of its inputs whether it is in.
-        """
-        both = {i: len(neuron.inputs) for i, neuron in enumerate(model.neurons) if neuron.state >= 0}
-        return (
-            all(leaf.states.keys() <= both.keys() for leaf in self.leaves)
-            and all(row in range(model.base) for leaf in self.leaves for row in leaf.rows)
-            and all(cut.chosen.dtype == bool and cut.chosen.shape == (both.get(cut.neuron),) for cut in cuts)
+
+def fits(model: Model, leaves: Sequence[Leaf], more: Sequence[Cut] = ()) -> bool:
+    """Whether rows, cuts (``more`` of them too) and states are those of the program: only a neuron with both
+    states can be split or cut, and a cut says of each of its inputs whether it is in.
+    """
+    both = {i: len(neuron.inputs) for i, neuron in enumerate(model.neurons) if neuron.state >= 0}
+    return (
+        all(leaf.states.keys() <= both.keys() for leaf in leaves)
+        and all(row in range(model.base) for leaf in leaves for row in leaf.rows)
+        and all(
+            cut.chosen.dtype == bool and cut.chosen.shape == (both.get(cut.neuron),)
+            for cut in (*distinct_cuts(leaves), *more)
         )
+    )
+
+
+def evaluate(model: Model, leaves: Sequence[Leaf]) -> list[float]:
+    """The bound of each leaf anew: infinite where its ray proves that it is empty, NaN where nothing is
+    proved. The leaves have to fit. Their cuts are added to the program, behind those that it has.
+    """
+    cuts = distinct_cuts(leaves)
+    place = {id(cut): len(model.program.rows) + i for i, cut in enumerate(cuts)}
+    model.add(cuts)
+    bounds = []
+    for leaf in leaves:
+        model.split(leaf.states)
+        duals = np.zeros(len(model.program.rows))
+        for row, dual in leaf.rows.items():
+            duals[row] = dual
+        for cut, dual in leaf.cuts:
+            duals[place[id(cut)]] = dual
+        if math.isinf(leaf.bound):
+            bounds.append(math.inf if model.program.infeasible(duals) else math.nan)
+        else:
+            bounds.append(model.bound(duals))
+    return bounds
+
+
+def distinct_cuts(leaves: Sequence[Leaf]) -> list[Cut]:
+    """All cuts that some leaf uses, each once."""
+    known: dict[int, Cut] = {}
+    for leaf in leaves:
+        for cut, _ in leaf.cuts:
+            known.setdefault(id(cut), cut)
+    return list(known.values())
 
 
 def covers(cases: Sequence[Mapping[int, bool]]) -> bool:

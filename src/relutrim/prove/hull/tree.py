@@ -8,15 +8,18 @@ little, left, and grown on.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from relutrim.bounds.linear import Backward
 from relutrim.network.operators import Array
 from relutrim.prove.deadline import Deadline
+from relutrim.prove.hull.growth import INPUTS, Growth
 from relutrim.prove.hull.model import Goal, Model
-from relutrim.prove.hull.proof import Leaf, Proof
+from relutrim.prove.hull.proof import Leaf, Proof, covers, evaluate, fits
 
 _ROUNDS = (14, 2)
 """Rounds of cuts at the root and at other nodes."""
@@ -49,9 +52,15 @@ class Tree:
     inputs: list[Tensor] = field(default_factory=list)
     root: tuple[Array, Array] | None = None
     proof: Proof | None = None
+    dived: bool = False
+    ahead: int = 0
+    """Nodes that a tree which was planted again has from before; growing it by that many takes no time."""
+    goal: Goal | None = None
+    watch: Callable[[Tree, bool], None] | None = None
+    """Called behind every node, with False, and by whoever has grown the tree, with True."""
 
     def __post_init__(self) -> None:
-        goal = Goal.of(self.backward, self.target, self.neuron, self.sign, self.depth)
+        goal = self.goal or Goal.of(self.backward, self.target, self.neuron, self.sign, self.depth)
         self.model = Model(self.backward, goal)
         self._open: list[dict[int, bool]] = [{}]
         self._leaves: list[Leaf] = []
@@ -65,7 +74,9 @@ class Tree:
 
     def grow(self, nodes: int, deadline: Deadline, rounds: tuple[int, int] = _ROUNDS) -> None:
         """Solve up to so many more nodes."""
-        for _ in range(nodes):
+        known = min(nodes, self.ahead)
+        self.ahead -= known
+        for _ in range(nodes - known):
             if self.closed or self.dead or deadline.passed:
                 return
             states = self._open.pop()
@@ -75,6 +86,8 @@ class Tree:
                 self._open.append(states)
                 self.dead = True
                 raise
+            if self.watch is not None:
+                self.watch(self, False)
 
     def _solve(self, states: dict[int, bool], rounds: tuple[int, int], deadline: Deadline) -> None:
         self.model.split(states)
@@ -106,6 +119,7 @@ class Tree:
         """From the root's solution, fix every state to what it leans to: the input that is best then is often
         a witness.
         """
+        self.dived = True
         if self.root is None:
             return
         self.model.split(self.model.leanings(self.root[0]))
@@ -149,3 +163,66 @@ class Tree:
         found = self.model.input_of(point)
         if found is not None:
             self.inputs.append(found)
+
+    @property
+    def growth(self) -> Growth:
+        """The tree as it stands, to be planted again some day."""
+        first = self.proof.leaves if self.proof is not None and not self.closed else ()
+        return Growth(
+            self.model.goal,
+            self.model.ranges,
+            tuple((neuron.relu, neuron.entry) for neuron in self.model.neurons),
+            tuple(self._leaves),
+            tuple(self._open),
+            first[0] if first else None,
+            None if self.root is None else (self.root[0], self.root[1][: self.model.base]),
+            tuple(self.model.cuts),
+            torch.cat(
+                self.inputs[-INPUTS:] or [self.backward.region.lo.new_zeros(0, self.backward.region.size)]
+            ),
+            self.nodes,
+            self.dead,
+            self.dived,
+        )
+
+    @classmethod
+    def planted(cls, backward: Backward, grown: Growth) -> Tree | None:
+        """A tree as it stood, over ranges that hold; None if it is not a tree of this network.
+
+        Nothing is believed: every leaf's bound is evaluated anew, and a leaf whose bound is not what it
+        should be is open again. Points and multipliers of the root are only where searches go on from.
+        """
+        goal = grown.goal
+        tree = cls(backward, goal.target, goal.neuron, goal.sign, goal.depth, goal=goal)
+        model = tree.model
+        first = (grown.first,) if grown.first is not None else ()
+        leaves = (*grown.leaves, *first)
+        cases = [*(leaf.states for leaf in grown.leaves), *grown.open]
+        if (
+            grown.neurons != tuple((neuron.relu, neuron.entry) for neuron in model.neurons)
+            or any(leaf.states for leaf in first)
+            or not fits(model, [*leaves, *(Leaf(states, math.nan) for states in grown.open)], grown.cuts)
+            or not covers(cases)
+            or not grown.points_fit(len(model.program.lo), model.base, backward.region.size)
+        ):
+            return None
+        bounds = evaluate(model, leaves)
+        again = [replace(leaf, bound=bound) for leaf, bound in zip(leaves, bounds, strict=True)]
+        model.split({})
+        model.keep(grown.cuts)
+        closed = [leaf.bound >= 0 for leaf in again[: len(grown.leaves)]]
+        tree._leaves = [leaf for leaf, good in zip(again, closed, strict=False) if good]
+        tree._open = [
+            *({**leaf.states} for leaf, good in zip(again, closed, strict=False) if not good),
+            *({**states} for states in grown.open),
+        ]
+        tree.nodes = tree.ahead = grown.nodes
+        tree.root, tree.dived = grown.root, grown.dived
+        tree.dead = grown.dead and all(closed)
+        tree.inputs = [point[None] for point in grown.inputs.to(backward.region.lo)]
+        if tree.closed:
+            tree._conclude()
+        elif first:
+            tree.lower = again[-1].bound
+            tree.proof = Proof.of(model, [again[-1]]) if tree.lower > -math.inf else None
+        return tree

@@ -1,0 +1,214 @@
+"""Records: plain dictionaries of JSON values and numpy arrays, as bytes; and what trees look like as such.
+
+A record is a JSON object and, behind it, the raw little-endian numbers of its arrays, which the object lists
+by name, type and shape. Nothing is pickled, nothing is executed, and what does not fit together is refused.
+
+Leaves and cuts of a tree are ragged, so they are stored as flat arrays with the length of each piece. A cut
+is a subset of a neuron's inputs, one bit each, and is listed once, however many leaves use it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relutrim.prove.hull.cuts import Cut
+from relutrim.prove.hull.model import Goal
+from relutrim.prove.hull.proof import Leaf
+
+Record: TypeAlias = dict[str, Any]
+"""JSON values and numpy arrays by name."""
+_TYPES = frozenset({"<f8", "<i8", "|u1"})
+_LENGTH = struct.Struct("<Q")
+
+
+class RecordError(ValueError):
+    """Bytes that are no record, or a record that is not of the kind that was expected."""
+
+
+def packed(record: Record) -> bytes:
+    """A record as bytes."""
+    fields = {name: value for name, value in record.items() if not isinstance(value, np.ndarray)}
+    arrays = {name: _plain(value) for name, value in record.items() if isinstance(value, np.ndarray)}
+    listed = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
+    text = json.dumps({"fields": fields, "arrays": listed}, allow_nan=False).encode()
+    return b"".join([_LENGTH.pack(len(text)), text, *(array.tobytes() for array in arrays.values())])
+
+
+def unpacked(data: bytes) -> Record:
+    """The record that :func:`packed` made these bytes of."""
+    try:
+        (length,) = _LENGTH.unpack_from(data)
+        at = _LENGTH.size + length
+        content: dict[str, Any] = json.loads(data[_LENGTH.size : at].decode())
+        record: Record = dict(content["fields"])
+        for name, kind, shape in content["arrays"]:
+            if kind not in _TYPES or name in record or not all(type(n) is int and n >= 0 for n in shape):
+                raise RecordError(f"the array {name!r} is listed as {kind!r} of shape {shape!r}")
+            dtype, count = np.dtype(kind), math.prod(shape)
+            if count * dtype.itemsize > len(data) - at:
+                raise RecordError(f"the array {name!r} is longer than its record")
+            record[name] = np.frombuffer(data, dtype, count, at).reshape(shape).copy()
+            at += count * dtype.itemsize
+    except RecordError:
+        raise
+    except (struct.error, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise RecordError(f"this is no record ({error})") from None
+    if at != len(data):
+        raise RecordError("there is more in the record than it lists")
+    return record
+
+
+def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    kind = {"f": "<f8", "i": "<i8", "b": "|u1", "u": "|u1"}.get(array.dtype.kind)
+    if kind is None or (array.dtype.kind == "u" and array.dtype.itemsize > 1):
+        raise RecordError(f"arrays of {array.dtype} are not written")
+    return np.ascontiguousarray(array, dtype=kind).reshape(array.shape)
+
+
+def take(record: Record, name: str, kind: type | tuple[type, ...]) -> Any:
+    """A field, if it is there and what it should be."""
+    value = record.get(name)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise RecordError(f"the field {name!r} is {'not there' if value is None else 'of another kind'}")
+    return value
+
+
+def take_array(record: Record, name: str, kind: str, axes: int) -> npt.NDArray[Any]:
+    """An array, if it is there and what it should be."""
+    value = record.get(name)
+    if not isinstance(value, np.ndarray) or value.dtype.str != kind or value.ndim != axes:
+        raise RecordError(f"the array {name!r} is not there, or not as it should be")
+    return value
+
+
+def cut_fields(cuts: Sequence[Cut]) -> Record:
+    """Cuts as flat arrays."""
+    return {
+        "cut_neurons": np.array([cut.neuron for cut in cuts], dtype=np.int64),
+        "cut_widths": np.array([len(cut.chosen) for cut in cuts], dtype=np.int64),
+        "cut_bits": _joined([np.packbits(cut.chosen) for cut in cuts], np.uint8),
+    }
+
+
+def cuts_in(record: Record) -> list[Cut]:
+    """The cuts that :func:`cut_fields` wrote."""
+    widths = take_array(record, "cut_widths", "<i8", 1)
+    pieces = _pieces(take_array(record, "cut_bits", "|u1", 1), -(-widths // 8))
+    neurons = take_array(record, "cut_neurons", "<i8", 1).tolist()
+    _same_length(neurons, widths)
+    return [
+        Cut(neuron, np.unpackbits(bits, count=width).astype(bool))
+        for neuron, width, bits in zip(neurons, widths.tolist(), pieces, strict=True)
+    ]
+
+
+def leaf_fields(leaves: Sequence[Leaf], number: Mapping[int, int]) -> Record:
+    """Leaves as flat arrays; ``number`` is where the cut with an ``id`` stands in the list of cuts."""
+    return {
+        "leaf_bounds": np.array([leaf.bound for leaf in leaves], dtype=np.float64),
+        **state_fields("leaf", [leaf.states for leaf in leaves]),
+        "leaf_rows_each": np.array([len(leaf.rows) for leaf in leaves], dtype=np.int64),
+        "leaf_rows": np.array([row for leaf in leaves for row in leaf.rows], dtype=np.int64),
+        "leaf_row_duals": np.array([d for leaf in leaves for d in leaf.rows.values()], dtype=np.float64),
+        "leaf_cuts_each": np.array([len(leaf.cuts) for leaf in leaves], dtype=np.int64),
+        "leaf_cuts": np.array([number[id(cut)] for leaf in leaves for cut, _ in leaf.cuts], dtype=np.int64),
+        "leaf_cut_duals": np.array([d for leaf in leaves for _, d in leaf.cuts], dtype=np.float64),
+    }
+
+
+def leaves_in(record: Record, cuts: Sequence[Cut]) -> list[Leaf]:
+    """The leaves that :func:`leaf_fields` wrote."""
+    bounds = take_array(record, "leaf_bounds", "<f8", 1).tolist()
+    rows_each = take_array(record, "leaf_rows_each", "<i8", 1)
+    cuts_each = take_array(record, "leaf_cuts_each", "<i8", 1)
+    rows = _pieces(take_array(record, "leaf_rows", "<i8", 1), rows_each)
+    row_duals = _pieces(take_array(record, "leaf_row_duals", "<f8", 1), rows_each)
+    used = _pieces(take_array(record, "leaf_cuts", "<i8", 1), cuts_each)
+    cut_duals = _pieces(take_array(record, "leaf_cut_duals", "<f8", 1), cuts_each)
+    states = states_in(record, "leaf")
+    if not len(bounds) == len(states) == len(rows) == len(used):
+        raise RecordError("the arrays of leaves do not have the same length")
+    if any(not 0 <= at < len(cuts) for piece in used for at in piece.tolist()):
+        raise RecordError("a leaf uses a cut that there is not")
+    return [
+        Leaf(
+            states[i],
+            bounds[i],
+            dict(zip(rows[i].tolist(), row_duals[i].tolist(), strict=True)),
+            [(cuts[at], dual) for at, dual in zip(used[i].tolist(), cut_duals[i].tolist(), strict=True)],
+        )
+        for i in range(len(bounds))
+    ]
+
+
+def state_fields(prefix: str, cases: Sequence[Mapping[int, bool]]) -> Record:
+    """Fixed states, one mapping a case, as flat arrays."""
+    return {
+        f"{prefix}_states_each": np.array([len(case) for case in cases], dtype=np.int64),
+        f"{prefix}_states": np.array([neuron for case in cases for neuron in case], dtype=np.int64),
+        f"{prefix}_on": np.array([on for case in cases for on in case.values()], dtype=np.uint8),
+    }
+
+
+def states_in(record: Record, prefix: str) -> list[dict[int, bool]]:
+    """The states that :func:`state_fields` wrote."""
+    each = take_array(record, f"{prefix}_states_each", "<i8", 1)
+    neurons = _pieces(take_array(record, f"{prefix}_states", "<i8", 1), each)
+    states = _pieces(take_array(record, f"{prefix}_on", "|u1", 1), each)
+    return [
+        {neuron: bool(on) for neuron, on in zip(case.tolist(), ons.tolist(), strict=True)}
+        for case, ons in zip(neurons, states, strict=True)
+    ]
+
+
+def goal_fields(goal: Goal) -> Record:
+    """What a tree is about."""
+    return {
+        "target": goal.target,
+        "neuron": goal.neuron,
+        "sign": goal.sign,
+        "depth": goal.depth,
+        "droppable": goal.droppable,
+    }
+
+
+def goal_in(record: Record) -> Goal:
+    """The goal that :func:`goal_fields` wrote."""
+    return Goal(
+        take(record, "target", str),
+        take(record, "neuron", int),
+        float(take(record, "sign", (int, float))),
+        take(record, "depth", int),
+        float(take(record, "droppable", (int, float))),
+    )
+
+
+def _joined(arrays: Iterable[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
+    return np.concatenate([np.zeros(0, dtype), *arrays])
+
+
+def _pieces(array: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    """A flat array cut into pieces of these lengths, which have to add up to its own."""
+    if (lengths < 0).any() or (lengths > len(array)).any() or int(lengths.sum()) != len(array):
+        raise RecordError("the lengths of an array's pieces do not add up")
+    ends = np.cumsum(lengths)
+    return list(_between(array, ends - lengths, ends))
+
+
+def _between(
+    array: npt.NDArray[Any], starts: npt.NDArray[Any], ends: npt.NDArray[Any]
+) -> Iterator[npt.NDArray[Any]]:
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        yield array[start:end]
+
+
+def _same_length(one: Sequence[Any], other: npt.NDArray[Any]) -> None:
+    if len(one) != len(other):
+        raise RecordError("arrays that belong together do not have the same length")

@@ -1,0 +1,160 @@
+"""Records: what is written is what is read, and what is no record is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from relutrim.journal.frames import frame, frames
+from relutrim.journal.records import (
+    RecordError,
+    cut_fields,
+    cuts_in,
+    leaf_fields,
+    leaves_in,
+    packed,
+    state_fields,
+    states_in,
+    unpacked,
+)
+from relutrim.prove.hull.cuts import Cut
+from relutrim.prove.hull.proof import Leaf
+
+plain = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.text()
+    | st.floats(allow_nan=False, width=32)
+)
+values = plain.filter(lambda v: not (isinstance(v, float) and math.isinf(v))) | st.lists(st.integers())
+some_arrays = st.one_of(
+    *(
+        arrays.arrays(dtype, arrays.array_shapes(min_dims=0, max_dims=3, min_side=0))
+        for dtype in ("<f8", "<i8", "|u1")
+    )
+)
+
+
+@given(st.dictionaries(st.text(), values | some_arrays))
+def test_what_is_packed_is_unpacked(record):
+    found = unpacked(packed(record))
+    assert found.keys() == record.keys()
+    for name, value in record.items():
+        if isinstance(value, np.ndarray):
+            assert found[name].dtype == value.dtype
+            np.testing.assert_array_equal(found[name], value)
+        else:
+            assert found[name] == value
+
+
+@given(st.dictionaries(st.text(), values | some_arrays, min_size=1), st.data())
+def test_damaged_bytes_are_refused_or_read_as_some_record(record, data):
+    whole = packed(record)
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(RecordError):
+        unpacked(whole[:cut])
+    with pytest.raises(RecordError):
+        unpacked(whole + b"\0")
+    changed = bytearray(whole)
+    changed[cut] ^= data.draw(st.integers(1, 255))
+    with contextlib.suppress(RecordError):
+        unpacked(bytes(changed))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        {"fields": {}, "arrays": [["a", "|O", [1]]]},
+        {"fields": {}, "arrays": [["a", "<f8", [-1]]]},
+        {"fields": {}, "arrays": [["a", "<f8", [10**30]]]},
+        {"fields": {}, "arrays": [["a", "<f8", [2**62, 4]]]},
+        {"fields": {}, "arrays": [["a", "<f8", [True]]]},
+        {"fields": {"a": 1}, "arrays": [["a", "<f8", [0]]]},
+        {"fields": {}, "arrays": [["a", "<f8"]]},
+        {"fields": 3, "arrays": []},
+    ],
+)
+def test_arrays_that_cannot_be_are_refused(content):
+    text = json.dumps(content).encode()
+    with pytest.raises(RecordError):
+        unpacked(struct.pack("<Q", len(text)) + text)
+
+
+cuts = st.builds(
+    lambda neuron, chosen: Cut(neuron, np.array(chosen, dtype=bool)),
+    st.integers(0, 99),
+    st.lists(st.booleans(), max_size=20),
+)
+states = st.dictionaries(st.integers(0, 99), st.booleans(), max_size=4)
+
+
+@given(st.data(), st.lists(cuts, max_size=4))
+def test_leaves_and_cuts_survive(data, known):
+    duals = st.floats()
+    leaves = [
+        Leaf(
+            data.draw(states),
+            data.draw(st.floats()),
+            data.draw(st.dictionaries(st.integers(0, 99), duals, max_size=3)),
+            data.draw(st.lists(st.tuples(st.sampled_from(known), duals), max_size=3)) if known else [],
+        )
+        for _ in range(data.draw(st.integers(0, 3)))
+    ]
+    number = {id(cut): at for at, cut in enumerate(known)}
+    cases = [leaf.states for leaf in leaves]
+    record = unpacked(
+        packed({**cut_fields(known), **leaf_fields(leaves, number), **state_fields("open", cases)})
+    )
+    again = cuts_in(record)
+    for old, new in zip(known, again, strict=True):
+        assert old.neuron == new.neuron
+        np.testing.assert_array_equal(old.chosen, new.chosen)
+    assert states_in(record, "open") == cases
+    for leaf, found in zip(leaves, leaves_in(record, again), strict=True):
+        assert leaf.states == found.states
+        np.testing.assert_equal([leaf.bound, *leaf.rows.values()], [found.bound, *found.rows.values()])
+        assert list(leaf.rows) == list(found.rows)
+        assert [number[id(cut)] for cut, _ in leaf.cuts] == [again.index(cut) for cut, _ in found.cuts]
+        np.testing.assert_equal([dual for _, dual in leaf.cuts], [dual for _, dual in found.cuts])
+
+
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=8), st.data())
+def test_damage_costs_the_frames_it_hits_and_no_others(contents, data):
+    owner = bytes(16)
+    contents = [bytes([at]) + content for at, content in enumerate(contents)]  # no two alike
+    pieces = [frame(owner, content) for content in contents]
+    ends = np.cumsum([len(piece) for piece in pieces])
+    whole = bytearray(b"".join(pieces))
+    start = data.draw(st.integers(0, len(whole) - 1))
+    length = data.draw(st.integers(1, 80))
+    hit = {at for at, end in enumerate(ends) if start < end and start + length > end - len(pieces[at])}
+    kind = data.draw(st.sampled_from(["flip", "cut out", "cut off", "insert"]))
+    if kind == "flip":
+        for at in range(start, min(start + length, len(whole))):
+            whole[at] ^= 0xFF
+    elif kind == "cut out":
+        del whole[start : start + length]
+    elif kind == "cut off":
+        del whole[start:]
+        hit = {at for at, end in enumerate(ends) if end > start}
+    else:
+        whole[start:start] = data.draw(st.binary(min_size=1, max_size=80))
+        hit = {at for at, end in enumerate(ends) if end - len(pieces[at]) < start < end}
+    found = [one.content for one in frames(bytes(whole))]
+    assert found == [content for at, content in enumerate(contents) if at not in hit]
+
+
+@given(st.binary(max_size=300))
+def test_noise_holds_no_frames(noise):
+    assert list(frames(noise)) == []
+    assert [one.content for one in frames(noise + frame(bytes(16), b"x") + noise)] == [b"x"]
