@@ -36,13 +36,14 @@ def run_check(
     proof = content(certificate)
 
     def translated(key: str) -> bytes | None:
+        from relutrim.certificate.write import exactly_storable
         from relutrim.formats.onnx.write import network_to_proto
 
         try:
             network = load(model if key == "model" else out)
         except InputError:
             return None
-        found: bytes = network_to_proto(network).SerializeToString(deterministic=True)
+        found: bytes = network_to_proto(exactly_storable(network)).SerializeToString(deterministic=True)
         return found
 
     asked = _asked(options, proof)

@@ -157,8 +157,8 @@ def compress(
     use to nobody.
 
     ``certificate`` makes :attr:`Compression.certificate` as well, which :mod:`relutrim.certificate.check`
-    accepts; where it would not, that is an error. It is about the network as ``save`` writes it, and the smaller
-    network is not analysed anew then.
+    accepts; where it would not, that is an error. It is about the network as ``save`` writes it, and the
+    smaller network is not analysed anew then.
     """
     from relutrim.formats import as_network
 
@@ -238,7 +238,7 @@ def _certified(
     network: Network, stability: Stability, wish: Wish, data: Any, result: Rewritten, source: bytes | None
 ) -> Certificate:
     """The certificate of a rewritten network, within what the tolerance allows."""
-    from relutrim.certificate.write import certify
+    from relutrim.certificate.write import certify, exactly_storable
     from relutrim.formats.onnx.write import network_to_proto
 
     allowed = allowed_deviation(network, stability, wish.tolerance, data)
@@ -246,7 +246,7 @@ def _certified(
     if allowed is not None:
         limits = [allowed[output.source].flatten().numpy() for output in network.outputs]
     if source is None:
-        source = network_to_proto(network).SerializeToString(deterministic=True)
+        source = network_to_proto(exactly_storable(network)).SerializeToString(deterministic=True)
     return certify(source, result.stored, stability, result.steps, wish.tolerance, limits)
 
 

@@ -120,23 +120,34 @@ class Pairing:
         )
 
     def _alias(self) -> None:
-        """Units of MODEL that no unit of OUT matches, but that are multiples of one that is matched."""
-        matched = np.unique(
-            np.concatenate([np.zeros(0, np.int64), *(h.place[h.kind == MATCH] for h in self.out)])
-        )
+        """Units of MODEL that no unit of OUT matches, but that are multiples of others of their layer: of one
+        that is matched, or of the first of their kind; positive multiples rather than negative ones.
+        """
+        matched = np.concatenate([np.zeros(0, np.int64), *(h.place[h.kind == MATCH] for h in self.out)])
         for number, hint in enumerate(self.model):
-            start, stop = self.starts[number], self.starts[number + 1]
-            own = matched[(matched >= start) & (matched < stop)]
-            lone = np.setdiff1d(start + np.flatnonzero(hint.kind == SYMBOL), own)
-            if self.before.pooled[number] or not len(own) or not len(lone):
+            start = self.starts[number]
+            free = start + np.flatnonzero(hint.kind == SYMBOL)
+            own = np.isin(free, matched)
+            if self.before.pooled[number] or own.all():
                 continue
-            for sign in (1.0, -1.0):
-                place, scale, apart = self._nearest(sign * self._every[:, lone], own)
-                good = apart <= 1e-6
-                at = lone[good] - start
-                hint.kind[at] = MATCH
-                hint.place[at], hint.scale[at] = place[good], sign * scale[good]
-                lone = lone[~good]
+            free = np.concatenate([free[own], free[~own]])
+            size = np.linalg.norm(self._every[:, free], axis=0)
+            with np.errstate(all="ignore"):
+                near = np.nan_to_num((self._every[:, free] / size).T @ (self._every[:, free] / size))
+            first = np.tril(np.abs(near) > 1 - 1e-9, -1)
+            first[: int(own.sum())] = False
+            for row in np.flatnonzero(first.any(1)):
+                others = [c for c in np.flatnonzero(first[row]) if not first[c].any()]
+                if not others:
+                    continue
+                other = max(others, key=lambda c: near[row, c] > 0)
+                mine, theirs = self._every[:, free[row]], self._every[:, free[other]]
+                scale = _round(float(mine @ theirs) / float(theirs @ theirs))
+                if scale != 0 and np.abs(mine - scale * theirs).max() <= 1e-6 * np.abs(mine).max():
+                    at = free[row] - start
+                    hint.kind[at], hint.place[at], hint.scale[at] = MATCH, free[other], scale
+                else:
+                    first[row] = False
 
     def exactly(self, hint: Hint, inputs: Expression, comparison: Comparison) -> Hint:
         """A hint with scales refined by the expressions themselves: of 1, what was seen, and the ratio of the
@@ -169,3 +180,9 @@ class Pairing:
         refined = hint.scale.copy()
         refined[at] = best
         return Hint(hint.kind, hint.place, refined)
+
+
+def _round(number: float) -> float:
+    """A number near by with few bits, if there is one: such factors are mostly meant."""
+    near = float(np.round(number * 2**16) / 2**16)
+    return near if abs(near - number) <= 1e-9 * abs(number) else number

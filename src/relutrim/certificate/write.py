@@ -9,7 +9,7 @@ import io
 import json
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,7 @@ class Certificate:
             aside.write_bytes(content)
 
 
+@np.errstate(all="ignore")  # what overflows proves nothing
 def certify(
     model: bytes,
     stored: Network,
@@ -132,6 +133,25 @@ def certify(
     return Certificate(document, arrays, made.models, report)
 
 
+def exactly_storable(network: Network) -> Network:
+    """The network such that an ONNX file holds its very numbers, in float64 if need be; else an error."""
+    inexact = {"float32": False, "float64": False}
+    for node in network.nodes:
+        for name, array in vars(node.operator).items():
+            if not isinstance(array, np.ndarray) or array.dtype != np.float64:
+                continue
+            if name.endswith("radius") and array.any():
+                raise InputError(
+                    "its numbers are quotients or roots that no file holds exactly (a batch norm, a "
+                    "division), so the model cannot be certified through an ONNX file; export it to ONNX "
+                    "and compress that",
+                    where=f"node {node.name!r}",
+                )
+            with np.errstate(over="ignore"):
+                inexact["float32"] |= not np.array_equal(array.astype(np.float32), array)
+    return replace(network, dtype="float64") if inexact[network.dtype] else network
+
+
 def _zipped(document: dict[str, Any], arrays: dict[str, npt.NDArray[Any]], models: dict[str, bytes]) -> bytes:
     listed, contents = {}, dict[str, bytes]()
     names = {np.dtype(kind): name for name, kind in DTYPES.items()}
@@ -167,11 +187,7 @@ def _domain_arrays(domain: Certified) -> dict[str, npt.NDArray[Any]]:
 def _domain_text(stability: Stability, domain: Certified) -> dict[str, Any]:
     names = ("lo", "hi", "rows", "lower", "upper", "mean", "std")
     text = {name: None if getattr(domain, name) is None else f"domain.{name}" for name in names}
-    count = len(domain.rows)
-    words = f"{domain.lo.size} inputs between {domain.lo.min():g} and {domain.hi.max():g}"
-    words += f", {count} linear constraint(s)" if count else ""
-    words += ", seen as (x - mean) / std" if domain.mean is not None else ""
-    return {**text, "origin": stability.domain.origin, "text": words}
+    return {**text, "origin": stability.domain.origin, "text": str(domain)[:300]}
 
 
 def _samples(stability: Stability) -> npt.NDArray[np.float64]:

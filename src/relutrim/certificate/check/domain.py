@@ -31,6 +31,13 @@ class Domain:
         shift = Affine((Pick(np.arange(self.lo.size)),), -self.mean)
         return [Node(shift, (0,), "mean"), Node(Affine((Scale(*quotient(self.std)),)), (1,), "std")]
 
+    def __str__(self) -> str:
+        """In words: of a box only the outermost ends, so a reader who wants more asks for a domain."""
+        words = f"{self.lo.size} inputs between {self.lo.min():g} and {self.hi.max():g}"
+        for lower, upper in zip(self.lower, self.upper, strict=True):
+            words += f", {lower:g} <= G x <= {upper:g}"
+        return words + (", seen as (x - mean) / std" if self.mean is not None else "")
+
     def contains(self, other: Domain) -> str | None:
         """None if every point of ``other`` is in here, else why that is not known."""
         if self.lo.shape != other.lo.shape:

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relutrim.certificate.check.expressions import Expression, Symbols, push
-from relutrim.certificate.check.maps import Affine, Graph, Maximum
+from relutrim.certificate.check.maps import Affine, Graph, Maximum, Node
 from relutrim.certificate.check.ranges import RULES, Layer, Ranges
 from relutrim.certificate.check.rounding import ETA, ROOM, Array, Index, Mask, down, up
 from relutrim.errors import CheckFailed
@@ -69,6 +69,32 @@ class Units:
         return [(layer == n, int(n), places[layer == n] - self.starts[n]) for n in np.unique(layer)]
 
 
+@dataclass(eq=False)
+class Plain:
+    """Plain intervals beside the expressions: every unit's output is a symbol of its own here, with all that
+    is known of its range.
+    """
+
+    symbols: Symbols
+    values: list[Expression]
+    at: int = 0
+    """The value that the layer reads whose ends are asked for."""
+
+    def push(self, node: Node) -> None:
+        """Go through an affine node."""
+        assert isinstance(node.operation, Affine)
+        self.values.append(push(node.operation, [self.values[i] for i in node.inputs], self.symbols))
+
+    def ends(self, known: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Known ends, met with the intervals of what the layer reads."""
+        lo, hi = self.values[self.at].ends(self.symbols)
+        return np.fmax(known[0], lo), np.fmin(known[1], hi)
+
+    def add(self, lo: Array, hi: Array) -> None:
+        """A layer's outputs."""
+        self.values.append(Expression.of_symbols(self.symbols.add(lo, hi)))
+
+
 class Comparison:
     """One MODEL on its domain, and what is compared with it."""
 
@@ -94,13 +120,18 @@ class Comparison:
         self, graph: Graph, hints: Hints, layer: Callable[[int, Expression, Index | None, Hint], Expression]
     ) -> list[Expression]:
         values, number = [Expression.of_symbols(np.arange(self.inputs))], 0
+        self._plain = Plain(
+            Symbols(self.symbols.lo[: self.inputs], self.symbols.hi[: self.inputs]), [values[0]]
+        )
         with np.errstate(all="ignore"):
             for node in graph.nodes:
                 inputs = [values[i] for i in node.inputs]
                 if isinstance(node.operation, Affine):
                     values.append(push(node.operation, inputs, self.symbols))
+                    self._plain.push(node)
                     continue
                 windows = node.operation.windows if isinstance(node.operation, Maximum) else None
+                self._plain.at = node.inputs[0]
                 values.append(layer(number, inputs[0], windows, hints(number, inputs[0])))
                 number += 1
         return [values[output.value] for output in graph.outputs]
@@ -117,6 +148,7 @@ class Comparison:
             symbols = self._symbols(free, np.maximum(low, 0), np.maximum(high, 0))
             self._remember(symbols, known, free)
             made = self._sum([self._only(inputs, linear), symbols, self._errors(0 * slack, slack)])
+        self._plain.add(*known.outputs(low, high))
         self.slack.append(float(slack.max(initial=0.0)))
         self._note(inputs, made, windows, low, high)
         if windows is None and match.any():
@@ -165,9 +197,9 @@ class Comparison:
         linear, zero, match = (hint.kind == kind for kind in (LINEAR, ZERO, MATCH))
         if not (linear | zero | match).all():
             raise CheckFailed(f"layer {number} of OUT has units without a hint")
-        low, high = inputs.ends(self.symbols)
-        # Where a unit of MODEL is named beside, its range and the distance from it.
-        at = np.flatnonzero((linear | zero) & (hint.place >= 0))
+        low, high = self._plain.ends(inputs.ends(self.symbols))
+        # Where a unit of MODEL is named, its range and the distance from it.
+        at = np.flatnonzero(hint.place >= 0)
         if at.size:
             scale = hint.scale[at]
             if not (scale > 0).all():
@@ -179,6 +211,7 @@ class Comparison:
         for sign, ends, open_ in ((1.0, low, linear & ~(low >= 0)), (-1.0, high, zero & ~(high <= 0))):
             at = np.flatnonzero(open_)
             ends[at] = sign * np.fmax(sign * ends[at], self._pulled(inputs, at, sign))
+        self._plain.add(np.maximum(low, 0), np.maximum(high, 0))
         slack = np.where(linear, np.maximum(0, -low), np.where(zero, np.maximum(0, high), 0.0))
         made = self._sum([self._only(inputs, linear), self._errors(0 * slack, slack)])
         return self._sum([made, self._matched(inputs, hint, np.flatnonzero(match), opposite=False)])
@@ -246,7 +279,8 @@ class Comparison:
         count, linear = len(windows), hint.kind == LINEAR
         if not (linear | (hint.kind == MATCH)).all() or not (hint.scale[~linear] > 0).all():
             raise CheckFailed("a maximum of OUT has no hint that fits it")
-        lo, _ = inputs.ends(self.symbols)
+        lo, hi = self._plain.ends(inputs.ends(self.symbols))
+        self._plain.add(*(np.where(windows < 0, -np.inf, end[windows]).max(1) for end in (lo, hi)))
         parts = []
         at = np.flatnonzero(linear)
         if at.size:

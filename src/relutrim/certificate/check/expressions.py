@@ -66,16 +66,7 @@ class Expression:
 
     def over(self, ids: Index) -> Array:
         """The coefficients of these symbols, among which must be its own."""
-        if len(ids) * self.a.shape[1] > MOST_NUMBERS:
-            raise CheckFailed(
-                f"not checked: an expression of {self.a.shape[1]} entries over {len(ids)} symbols is beyond "
-                f"{MOST_NUMBERS} numbers"
-            )
-        if len(ids) == len(self.ids):
-            return self.a
-        found = np.zeros((len(ids), self.a.shape[1]))
-        found[np.searchsorted(ids, self.ids)] = self.a
-        return found
+        return _spread(self.a, self.ids, ids)
 
     def magnitude(self, symbols: Symbols) -> Array:
         """A bound of the sum of all terms' magnitudes, without ``r``."""
@@ -117,6 +108,20 @@ class Expression:
         return Expression(ids, made, constant, (self.r + np.abs(scale) * other.r + off + tiny) * ROOM)
 
 
+def _spread(a: Array, ids: Index, wanted: Index) -> Array:
+    """Rows for the symbols ``ids`` as rows for those that are wanted, among which they are."""
+    if len(wanted) * a.shape[1] > MOST_NUMBERS:
+        raise CheckFailed(
+            f"not checked: an expression of {a.shape[1]} entries over {len(wanted)} symbols is beyond "
+            f"{MOST_NUMBERS} numbers"
+        )
+    if len(wanted) == len(ids):
+        return a
+    found = np.zeros((len(wanted), a.shape[1]))
+    found[np.searchsorted(wanted, ids)] = a
+    return found
+
+
 def push(operation: Affine, inputs: Sequence[Expression], symbols: Symbols) -> Expression:
     """The expression of an affine node."""
     ids = inputs[0].ids
@@ -131,7 +136,7 @@ def push(operation: Affine, inputs: Sequence[Expression], symbols: Symbols) -> E
     plain = True
     for part, before in zip(operation.maps, inputs, strict=True):
         moved = part.columns(len(before.ids)) if before.identity else part.forward(before.a)
-        a = a + (moved if len(inputs) == 1 else Expression(before.ids, moved, moved[0], moved[0]).over(ids))
+        a = a + (_spread(moved, before.ids, ids))
         c = c + part.forward(before.c[None])[0]
         # A symbol with one coefficient, which is 1, is not rounded.
         alone = np.zeros(len(before.ids), bool)

@@ -45,10 +45,9 @@ class Layer:
 
     def __post_init__(self) -> None:
         a = self.inputs.a
-        plain = (np.count_nonzero(a, axis=1) == 1).all() and (np.count_nonzero(a, axis=0) <= 1).all()
-        self.places = a.argmax(1) if plain and a.sum() == len(a) else None
-        """Where each symbol is an entry of its own, the entry: a product with ``inputs.a`` only picks then.
-        """
+        once = (np.count_nonzero(a, axis=1) == 1).all() and (np.count_nonzero(a, axis=0) <= 1).all()
+        self.places = a.argmax(1) if a.size and once and (a.max(1) == 1).all() else None
+        """Where each symbol is an entry of its own, the entry: ``inputs.a`` only picks then."""
 
     @property
     def stop(self) -> int:
