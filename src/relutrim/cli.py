@@ -309,6 +309,12 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
     help="The type to observe both networks in, the one you deploy; OUT keeps MODEL's [default: MODEL's].",
 )
 @click.option(
+    "--certificate",
+    type=click.Path(path_type=Path),
+    metavar="C",
+    help="Write what 'relutrim check' needs to prove the result anew; an error if it could not.",
+)
+@click.option(
     "--latency/--no-latency",
     default=True,
     show_default=True,
@@ -325,6 +331,7 @@ def compress(
     cost: str,
     evidence: str,
     dtype: str | None,
+    certificate: Path | None,
     latency: bool,
     **options: Any,
 ) -> None:
@@ -334,11 +341,19 @@ def compress(
 
     _keep_apart(out, model, options)
     check_writable(out)
+    if certificate is not None:
+        from relutrim.formats.files import check_target
+
+        _keep_apart(certificate, model, options)
+        check_target(certificate)
+        if certificate.absolute() == out.absolute():
+            raise InputError("OUT and the certificate cannot be one file", where=str(certificate))
     mask, page = _mask_target(model, options), _report_target(model, options, out)
     holdout = _held_out_rows(options)
+    plain = not options["output_relu"]
     network, arguments = _prepared(model, options)
     source = model_json(network, model)
-    from relutrim.compression import compress_network
+    from relutrim.compression import compress_network, onnx_of
 
     with _progress(as_json) as progress:
         result = compress_network(
@@ -349,9 +364,13 @@ def compress(
             cost=cost,
             evidence=evidence,
             dtype=dtype,
+            certificate=certificate is not None,
+            source=onnx_of(model) if certificate is not None and plain else None,
             **arguments,
         )
     result.save(out)
+    if certificate is not None and result.certificate is not None:
+        result.certificate.save(certificate, model=model, out=out)
     if mask is not None:
         from relutrim.masks import write_masks
 
@@ -364,7 +383,13 @@ def compress(
         from relutrim.report.html.page import compression_page
 
         text = compression_page(
-            result, source, out=out, latency=measured, holdout=tested, command=command_line()
+            result,
+            source,
+            out=out,
+            latency=measured,
+            holdout=tested,
+            command=command_line(),
+            certificate=certificate,
         )
         write_text(page, text)
     if as_json:
@@ -375,6 +400,39 @@ def compress(
 
         show_compression(result, console(), measured, tested)
         click.echo(f"written: {one_line(str(out))}" + (f", {one_line(str(page))}" if page else ""))
+        if certificate is not None and result.certificate is not None:
+            click.echo(
+                f"certified within {result.certificate.bound:.2e} on the whole domain: "
+                f"{one_line(str(certificate))}"
+            )
+
+
+@commands.command(cls=ManyNumbers)
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("certificate", type=click.Path(path_type=Path))
+@domain_options
+@click.option("--tolerance", type=float, metavar="EPS", help="Fail if the bound is more than EPS.")
+@_arch
+@_json
+def check(
+    model: Path,
+    out: Path,
+    certificate: Path,
+    tolerance: float | None,
+    arch: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Prove anew, from CERTIFICATE, that OUT computes the same as MODEL, on a domain that contains the one
+    given.
+
+    The checker is independent of everything else here; where only numpy and onnx are installed,
+    python -m relutrim.certificate.check does the same.
+    """
+    from relutrim.cli_check import run_check
+
+    run_check(model, out, certificate, tolerance, lambda path: _loaded(path, arch), options, as_json=as_json)
 
 
 @commands.command()

@@ -21,6 +21,7 @@ from relutrim.rewrite.draft import Mask, Step
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from relutrim.certificate.write import Certificate
     from relutrim.latency import Latency
     from relutrim.observe import Predictions
     from relutrim.prove.cascade import Progress
@@ -87,7 +88,8 @@ class Compression:
     cost: str = "parameters"
     masks: Mapping[str, Mask] = field(default_factory=dict, repr=False)
     """Per ReLU of ``stored``, in its value's shape, which units are always 0 on the domain."""
-    certificate: None = None
+    certificate: Certificate | None = None
+    """The proof for whoever trusts nobody, where one was asked for."""
 
     @property
     def report(self) -> dict[str, Any]:
@@ -166,6 +168,7 @@ def compress(
     inject: str = "relaxation",
     until: str = "sign",
     journal: str | Path | None = None,
+    certificate: bool = False,
     progress: Progress | None = None,
 ) -> Compression:
     """Make ``model`` smaller without changing what it computes on ``domain``.
@@ -180,6 +183,10 @@ def compress(
     ``bfloat16-check`` (None: the file's); what is stored does not depend on it. The other options are those
     of :func:`relutrim.analyze`. Ctrl-C is a ``KeyboardInterrupt``: a network that is half compressed is of
     use to nobody.
+
+    ``certificate`` makes :attr:`Compression.certificate` as well, which :mod:`relutrim.certificate.check`
+    accepts; where it would not, that is an error. It is about the network as ``save`` writes it, and the
+    smaller network is not analysed anew then.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -214,8 +221,20 @@ def compress(
         until=until,
         journal=journal,
         progress=progress,
+        certificate=certificate,
+        source=onnx_of(model) if certificate and not output_relu else None,
     )
     return replace(result, model=_same_kind(model, result.stored))
+
+
+def onnx_of(model: Any) -> bytes | None:
+    """The ONNX that a path leads to; None for anything else."""
+    from relutrim.formats import suffix
+    from relutrim.formats.files import read_bytes
+
+    if isinstance(model, str | Path) and suffix(Path(model)) in (".onnx", ".onnx.gz"):
+        return read_bytes(Path(model))
+    return None
 
 
 def compress_network(
@@ -228,12 +247,17 @@ def compress_network(
     cost: str = "parameters",
     dtype: str | None = None,
     data: Any = None,
+    certificate: bool = False,
+    source: bytes | None = None,
     **analysis: Any,
 ) -> Compression:
     """:func:`compress` for a model that is a :class:`Network` already; ``analysis`` are the options of the
-    analysis.
+    analysis, ``source`` is the ONNX file it was read from (None: a certificate is about the one that relutrim
+    writes for it).
     """
     wish = Wish(tolerance, rewrites, evidence, cost, dtype).checked(network)
+    if certificate and (evidence != "proof" or analysis.get("method") == "data"):
+        raise InputError("a certificate rests on proofs alone; leave --evidence and --method data away")
 
     folder = analysis.pop("journal", None)
 
@@ -249,9 +273,28 @@ def compress_network(
         return found
 
     stability = analyse(network, analysis.get("time_limit"), data)
-    again = Again(analyse, analysis.get("time_limit")) if analysis.get("method") != "data" else None
+    # A certificate speaks of the original's verdicts only.
+    anew = analysis.get("method") != "data" and not certificate
+    again = Again(analyse, analysis.get("time_limit")) if anew else None
     result = _rewritten(network, stability, wish, data, again)
-    return _observed(network, stability, wish, data, result)
+    proof = _certified(network, stability, wish, data, result, source) if certificate else None
+    return replace(_observed(network, stability, wish, data, result), certificate=proof)
+
+
+def _certified(
+    network: Network, stability: Stability, wish: Wish, data: Any, result: Rewritten, source: bytes | None
+) -> Certificate:
+    """The certificate of a rewritten network, within what the tolerance allows."""
+    from relutrim.certificate.write import certify, exactly_storable
+    from relutrim.formats.onnx.write import network_to_proto
+
+    allowed = allowed_deviation(network, stability, wish.tolerance, data)
+    limits = None
+    if allowed is not None:
+        limits = [allowed[output.source].flatten().numpy() for output in network.outputs]
+    if source is None:
+        source = network_to_proto(exactly_storable(network)).SerializeToString(deterministic=True)
+    return certify(source, result.stored, stability, result.steps, wish.tolerance, limits)
 
 
 def _journal_of(smaller: Network, original: Network, data: Any, folder: str | Path | None) -> Path | None:

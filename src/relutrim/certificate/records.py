@@ -1,0 +1,142 @@
+"""The prover's proofs as plain lists: what a certificate stores, in terms that depend on no program.
+
+A proof of :mod:`relutrim.prove.hull` numbers rows, neurons and columns as its program happens to. Here a row
+is a neuron (the ReLU's name and its entry) and a kind, a cut is a neuron and a set of named values, and a
+leaf is a set of neurons' states and of multipliers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from relutrim.certificate.check.hull import KINDS
+from relutrim.prove.hull.proof import Proof
+
+if TYPE_CHECKING:
+    from relutrim.bounds.linear import Backward
+    from relutrim.network.operators import Array
+    from relutrim.prove.hull.model import Model
+    from relutrim.prove.parts import PartsProof
+
+Entry: TypeAlias = tuple[str, int]
+"""A value's name and a flat index."""
+
+EQUATION, ACTIVE, DOMAIN = (KINDS.index(kind) for kind in ("equation", "active", "domain"))
+
+
+@dataclass(frozen=True)
+class CutRecord:
+    """A neuron, and the values in the subset of its cut, or (``outside``) those that are not."""
+
+    neuron: Entry
+    listed: tuple[Entry, ...]
+    outside: bool
+
+
+@dataclass(frozen=True)
+class LeafRecord:
+    """States, and multipliers by the row's number (cuts come behind all rows), a ray if it is ``empty``."""
+
+    states: dict[Entry, bool]
+    duals: dict[int, float]
+    empty: bool
+
+
+@dataclass(frozen=True, eq=False)
+class TreeRecord:
+    """A bound of ``sign *`` an entry of ``target``. A domain row's entry is its number."""
+
+    target: str
+    entry: int
+    sign: int
+    rows: list[tuple[Entry, int]] = field(default_factory=list)
+    cuts: list[CutRecord] = field(default_factory=list)
+    leaves: list[LeafRecord] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class PartsRecord:
+    """A bound of ``sign *`` an entry of ``target`` on boxes (parts, inputs) that fill the domain's."""
+
+    target: str
+    entry: int
+    sign: int
+    lo: Array
+    hi: Array
+
+
+Record: TypeAlias = TreeRecord | PartsRecord
+
+
+def recorded(proof: Proof | PartsProof, backward: Backward) -> Record:
+    """A proof in plain terms; ``backward`` is over the network and region it is about."""
+    if isinstance(proof, Proof):
+        return _tree(proof, backward)
+    ends = (end.cpu().numpy().astype(np.float64) for end in (proof.lo, proof.hi))
+    return PartsRecord(proof.target, proof.neuron, int(proof.sign), *ends)
+
+
+def _tree(proof: Proof, backward: Backward) -> TreeRecord:
+    from relutrim.bounds.linear import Backward as Pass
+    from relutrim.bounds.values import Interval
+    from relutrim.prove.hull.model import Model
+
+    like = backward.region.lo
+    ranges = {name: Interval(ends.lo.to(like), ends.hi.to(like)) for name, ends in proof.ranges.items()}
+    model = Model(Pass(backward.network, backward.region, ranges), proof.goal)
+    named = _rows(model)
+    places = {column: (name, entry) for name, own in model._columns.items() for entry, column in own.items()}
+    record = TreeRecord(proof.target, proof.neuron, int(proof.sign))
+    at: dict[tuple[Entry, int], int] = {}
+
+    def row(which: tuple[Entry, int]) -> int:
+        if which not in at:
+            at[which] = len(record.rows)
+            record.rows.append(which)
+        return at[which]
+
+    cuts = proof.cuts
+    for leaf in proof.leaves:  # all rows first: cuts are numbered behind them
+        for number in leaf.rows:
+            row(named[number])
+    for cut in cuts:
+        neuron = model.neurons[cut.neuron]
+        outside = 2 * int(cut.chosen.sum()) > len(cut.chosen)
+        listed = neuron.inputs[~cut.chosen if outside else cut.chosen]
+        own = (neuron.relu, neuron.entry)
+        record.cuts.append(CutRecord(own, tuple(places[int(column)] for column in listed), outside))
+        if outside:
+            row((own, EQUATION))
+    number_of = {id(cut): number for number, cut in enumerate(cuts)}
+    for leaf in proof.leaves:
+        duals: dict[int, float] = {}
+        for number, dual in leaf.rows.items():
+            duals[row(named[number])] = duals.get(row(named[number]), 0.0) + dual
+        for cut, dual in leaf.cuts:
+            number = number_of[id(cut)]
+            duals[len(record.rows) + number] = dual
+            if record.cuts[number].outside:  # the program's row is the cut minus the neuron's equation
+                equation = row((record.cuts[number].neuron, EQUATION))
+                duals[equation] = duals.get(equation, 0.0) - dual
+        states = {(model.neurons[n].relu, model.neurons[n].entry): bool(on) for n, on in leaf.states.items()}
+        record.leaves.append(LeafRecord(states, duals, math.isinf(leaf.bound)))
+    return record
+
+
+def _rows(model: Model) -> list[tuple[Entry, int]]:
+    """What each row of a program is about."""
+    region = model.backward.region
+    known = model._columns.get(model.backward.network.input.name, {})
+    found: list[tuple[Entry, int]] = []
+    for number, weights in enumerate(region.rows.cpu().numpy()):
+        used = np.flatnonzero(weights)
+        if len(used) and all(int(i) in known for i in used):
+            found.append((("", number), DOMAIN))
+    for neuron in model.neurons:
+        kinds = range(4) if neuron.state >= 0 else (ACTIVE,)
+        found += [((neuron.relu, neuron.entry), kind) for kind in kinds]
+    return found

@@ -1,0 +1,433 @@
+"""Making a certificate: hints gathered, the checker run on them, its bound claimed.
+
+A certificate exists only if the checker accepts it: :func:`certify` raises what the checker says otherwise.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relutrim._version import __version__
+from relutrim.certificate.check import Report, check, in_front, prove_ranges, read_front
+from relutrim.certificate.check.archive import DOCUMENT, DTYPES, MODELS, SCHEMA, sha256
+from relutrim.certificate.check.domain import Domain as Certified
+from relutrim.certificate.check.equal import MATCH, Comparison, Hint
+from relutrim.certificate.check.hints import Subset
+from relutrim.certificate.check.maps import Graph
+from relutrim.certificate.hinting import Pairing, Seen, treatment
+from relutrim.errors import CheckFailed, InputError
+
+if TYPE_CHECKING:
+    from relutrim.certificate.records import Record
+    from relutrim.network.graph import Network
+    from relutrim.prove.stability import Stability
+    from relutrim.rewrite.draft import Step
+
+_SAMPLES = 512
+_ROOM = 1 + 2.0**-10
+"""How much more is claimed than was proved here: another machine may add up in another order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """What proves a compression, apart from the two files; :meth:`save` writes it."""
+
+    document: dict[str, Any]
+    arrays: dict[str, npt.NDArray[Any]]
+    models: dict[str, bytes]
+    report: Report
+
+    @property
+    def bound(self) -> float:
+        """How far any output can be from the original's on the domain."""
+        return self.report.bound
+
+    def content(self, model: Path | None = None, out: Path | None = None) -> bytes:
+        """The file's bytes, for models in these files (None: in the ONNX files that relutrim writes)."""
+        from relutrim.formats.files import read_bytes
+
+        document, inside = dict(self.document), dict[str, bytes]()
+        for key, path in (("model", model), ("out", out)):
+            onnx = self.models[key]
+            said: dict[str, Any] = {"sha256": sha256(onnx), "embedded": False, "given": None}
+            if path is not None and read_bytes(path) != onnx:
+                given = path.read_bytes()
+                said |= {
+                    "embedded": True,
+                    "given": {"sha256": sha256(given), "suffix": "".join(path.suffixes[-2:])},
+                }
+                inside[MODELS[key]] = onnx
+            document[key] = said
+        return _zipped(document, self.arrays, inside)
+
+    def save(self, path: str | Path, *, model: Path | None = None, out: Path | None = None) -> None:
+        """Write it, whole or not at all."""
+        from relutrim.formats.files import replacing
+
+        content = self.content(model, out)
+        with replacing(Path(path)) as aside:
+            aside.write_bytes(content)
+
+
+@np.errstate(all="ignore")  # what overflows proves nothing
+def certify(
+    model: bytes,
+    stored: Network,
+    stability: Stability,
+    steps: Sequence[Step] = (),
+    tolerance: str | float = "exact",
+    limits: Sequence[npt.NDArray[np.float64]] | None = None,
+) -> Certificate:
+    """The certificate that ``stored`` equals the ONNX model ``model`` on the domain of ``stability``.
+
+    ``limits`` are how far each output's entries may be away; more is an error.
+    """
+    from relutrim.formats.onnx.write import network_to_proto
+
+    out = network_to_proto(stored).SerializeToString(deterministic=True)
+    domain = _certified(stability)
+    graphs = [read_front(content, key) for key, content in (("model", model), ("out", out))]
+    before, after = (in_front(graph, domain) for graph in graphs)
+    samples = _samples(stability)
+    arrays = _domain_arrays(domain)
+    layers_of = _layers(before, stability, samples)
+    records = _records(stability, layers_of)
+    proofs = _stored_proofs(records, layers_of, before, arrays)
+    ranges = prove_ranges(before, domain, _decoded(records, layers_of, before))
+    if samples.size == 0:
+        raise InputError("no input is known to lie in the domain, so no hints for a certificate can be found")
+    pairing = Pairing(Seen.of(before, samples), Seen.of(after, samples), treatment(ranges.layers))
+    comparison = Comparison(before, ranges, lambda n, _: pairing.model[n])
+    hints: list[Hint] = []
+
+    def hint(number: int, inputs: Any) -> Hint:
+        hints.append(pairing.exactly(pairing.out[number], inputs, comparison))
+        return hints[-1]
+
+    bounds = comparison.bounds(after, hint)
+    document = {
+        "schema": SCHEMA,
+        "relutrim": __version__,
+        "model": {},
+        "out": {},
+        "domain": _domain_text(stability, domain),
+        "layers": _layer_texts(before, pairing.model, arrays, "layer", comparison.slack, ranges.layers),
+        "proofs": proofs,
+        "out_layers": _layer_texts(after, hints, arrays, "out", None, None),
+        "outputs": _output_texts(graphs[0], bounds, limits, arrays),
+        "tolerance": tolerance,
+        "rewrites": [{"name": s.rewrite, "node": s.node, "text": s.text} for s in steps],
+        "arrays": {},
+    }
+    made = Certificate(document, arrays, {"model": model, "out": out}, Report())
+    report = check(model, out, made.content())
+    return Certificate(document, arrays, made.models, report)
+
+
+def exactly_storable(network: Network) -> Network:
+    """The network such that an ONNX file holds its very numbers, in float64 if need be; else an error."""
+    inexact = {"float32": False, "float64": False}
+    for node in network.nodes:
+        for name, array in vars(node.operator).items():
+            if not isinstance(array, np.ndarray) or array.dtype != np.float64:
+                continue
+            if name.endswith("radius") and array.any():
+                raise InputError(
+                    "its numbers are quotients or roots that no file holds exactly (a batch norm, a "
+                    "division), so the model cannot be certified through an ONNX file; export it to ONNX "
+                    "and compress that",
+                    where=f"node {node.name!r}",
+                )
+            with np.errstate(over="ignore"):
+                inexact["float32"] |= not np.array_equal(array.astype(np.float32), array)
+    return replace(network, dtype="float64") if inexact[network.dtype] else network
+
+
+def _zipped(document: dict[str, Any], arrays: dict[str, npt.NDArray[Any]], models: dict[str, bytes]) -> bytes:
+    listed, contents = {}, dict[str, bytes]()
+    names = {np.dtype(kind): name for name, kind in DTYPES.items()}
+    for name, array in arrays.items():
+        content = np.ascontiguousarray(array).tobytes()
+        listed[name] = {"dtype": names[array.dtype], "shape": list(array.shape), "sha256": sha256(content)}
+        contents[f"arrays/{name}.bin"] = content
+    text = json.dumps({**document, "arrays": listed}, allow_nan=False, indent=1)
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in {DOCUMENT: text.encode(), **contents, **models}.items():
+            entry = zipfile.ZipInfo(name)  # without a time: the same certificate gives the same bytes
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, content)
+    return target.getvalue()
+
+
+def _certified(stability: Stability) -> Certified:
+    problem, domain = stability.problem, stability.domain
+    shape, size = problem.network.input.shape, problem.lo.size
+    spread = [
+        None if numbers is None else domain._spread(numbers, shape, "std").reshape(size)
+        for numbers in (domain.mean, domain.std)
+    ]
+    return Certified(problem.lo, problem.hi, problem.rows, problem.lower, problem.upper, *spread)
+
+
+def _domain_arrays(domain: Certified) -> dict[str, npt.NDArray[Any]]:
+    every = {name: getattr(domain, name) for name in ("lo", "hi", "rows", "lower", "upper", "mean", "std")}
+    return {f"domain.{name}": np.asarray(array, "<f8") for name, array in every.items() if array is not None}
+
+
+def _domain_text(stability: Stability, domain: Certified) -> dict[str, Any]:
+    names = ("lo", "hi", "rows", "lower", "upper", "mean", "std")
+    text = {name: None if getattr(domain, name) is None else f"domain.{name}" for name in names}
+    return {**text, "origin": stability.domain.origin, "text": str(domain)[:300]}
+
+
+def _samples(stability: Stability) -> npt.NDArray[np.float64]:
+    """Inputs of the domain: those that showed states, and random ones."""
+    import torch
+
+    region = stability.problem.region()
+    random = region.sample(_SAMPLES, torch.Generator().manual_seed(0)).numpy()
+    seen = stability.witnesses
+    return np.concatenate([random, seen[:: max(1, len(seen) // _SAMPLES)]])
+
+
+def _layers(graph: Graph, stability: Stability, samples: npt.NDArray[np.float64]) -> dict[str, int]:
+    """The checker's number for each nonlinear node of the prover's network: which computes the same."""
+    import torch
+
+    from relutrim.network.operators import MaxPool, Relu
+
+    network, few = stability.problem.network, samples[:32]
+    mine = graph.run(few)
+    theirs = network.run(torch.as_tensor(few, dtype=torch.float64))
+    found: dict[str, int] = {}
+    free = list(enumerate(graph.layers))
+    for node in network.nodes:
+        if isinstance(node.operator, Relu | MaxPool):
+            value = theirs[node.name].reshape(len(few), -1).numpy()
+            for number, at in free:
+                other = mine[at + 1]
+                if other.shape == value.shape and np.abs(other - value).max(initial=0.0) <= 1e-6 * (
+                    1 + np.abs(value).max(initial=0.0)
+                ):
+                    found[node.name] = number
+                    free.remove((number, at))
+                    break
+    return found
+
+
+def _records(stability: Stability, layers: dict[str, int]) -> list[tuple[int, Record]]:
+    """The proofs of units in layers that the checker has, with those layers' numbers."""
+    from relutrim.bounds.linear import Backward
+    from relutrim.certificate.records import recorded
+    from relutrim.network.operators import Relu
+
+    network = stability.problem.network
+    backward = Backward(network, stability.problem.region(), {})
+    found = []
+    for proof in stability.proofs:
+        relus = [r.name for r in network.readers(proof.target) if isinstance(r.operator, Relu)]
+        numbers = [layers[name] for name in relus if name in layers]
+        if numbers:
+            found.append((min(numbers), recorded(proof, backward)))
+    return found
+
+
+def _places(graph: Graph, layers: dict[str, int], stability_input: int) -> dict[str, int]:
+    """Where each named value's entries begin among all places."""
+    sizes = [graph.sizes[at + 1] for at in graph.layers]
+    starts = np.cumsum([stability_input, *sizes])
+    return {name: int(starts[number]) for name, number in layers.items()}
+
+
+def _decoded(
+    records: Sequence[tuple[int, Record]], layers: dict[str, int], graph: Graph
+) -> dict[int, list[Any]]:
+    """What :func:`relutrim.certificate.check.hints.decoded` makes of the stored records."""
+    from relutrim.certificate.records import DOMAIN, TreeRecord
+
+    places = _places(graph, layers, graph.sizes[0])
+    found: dict[int, list[Any]] = {}
+    for layer, record in records:
+        hint: dict[str, Any] = {"unit": record.entry, "sign": record.sign}
+        if isinstance(record, TreeRecord):
+            hint["rows"] = [
+                (entry[1], 0, kind) if kind == DOMAIN else (layers.get(entry[0], -1), entry[1], kind)
+                for entry, kind in record.rows
+            ]
+            hint["cuts"] = [
+                (
+                    (layers.get(cut.neuron[0], -1), cut.neuron[1]),
+                    Subset(
+                        np.array([places.get(name, 0) + e for name, e in cut.listed], np.int64), cut.outside
+                    ),
+                )
+                for cut in record.cuts
+            ]
+            hint["leaves"] = [
+                {
+                    "states": {
+                        (layers.get(name, -1), entry): on for (name, entry), on in leaf.states.items()
+                    },
+                    "at": np.array(list(leaf.duals), np.int64),
+                    "values": np.array(list(leaf.duals.values()), np.float64),
+                    "empty": leaf.empty,
+                }
+                for leaf in record.leaves
+            ]
+        else:
+            hint["lo"], hint["hi"] = record.lo, record.hi
+        found.setdefault(layer, []).append(hint)
+    return found
+
+
+def _stored_proofs(
+    records: Sequence[tuple[int, Record]],
+    layers: dict[str, int],
+    graph: Graph,
+    arrays: dict[str, npt.NDArray[Any]],
+) -> list[dict[str, Any]]:
+    """The document's list of proofs; their numbers go to ``arrays``."""
+    if not records:
+        return []
+    store = _Store(graph.sizes[0])
+    found = []
+    for (layer, _), hint in zip(records, _in_order(records, layers, graph), strict=True):
+        entry: dict[str, Any] = {"layer": layer, "unit": hint["unit"], "sign": hint["sign"]}
+        if "leaves" not in hint:
+            entry["parts"] = store.parts(hint["lo"], hint["hi"])
+        else:
+            entry["rows"] = store.put("rows", hint["rows"])
+            cuts = [
+                (*place, int(subset.outside), *store.put("subset", subset.places.tolist()))
+                for place, subset in hint["cuts"]
+            ]
+            entry["cuts"] = store.put("cuts", cuts)
+            entry["leaves"] = [store.leaf(leaf) for leaf in hint["leaves"]]
+        found.append(entry)
+    arrays |= store.arrays()
+    return found
+
+
+def _in_order(records: Sequence[tuple[int, Record]], layers: dict[str, int], graph: Graph) -> list[Any]:
+    return [next(iter(_decoded([one], layers, graph).values()))[0] for one in records]
+
+
+@dataclass(eq=False)
+class _Store:
+    """Shared arrays in the making."""
+
+    inputs: int
+    lists: dict[str, list[Any]] = field(default_factory=dict)
+    boxes: dict[bytes, int] = field(default_factory=dict)
+
+    def put(self, name: str, items: Sequence[Any]) -> list[int]:
+        """Append; from where to where."""
+        own = self.lists.setdefault(name, [])
+        own.extend(items)
+        return [len(own) - len(items), len(own)]
+
+    def leaf(self, leaf: dict[str, Any]) -> dict[str, Any]:
+        states = self.put("states", [(*place, int(on)) for place, on in leaf["states"].items()])
+        self.put("values", leaf["values"].tolist())
+        return {"states": states, "duals": self.put("at", leaf["at"].tolist()), "empty": leaf["empty"]}
+
+    def parts(self, lo: npt.NDArray[np.float64], hi: npt.NDArray[np.float64]) -> list[int]:
+        """Boxes, each stored once."""
+        both = np.concatenate([lo, hi], 1)
+        return self.put("part", [self.boxes.setdefault(row.tobytes(), len(self.boxes)) for row in both])
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """All of them."""
+        widths = {
+            "rows": (-1, 3),
+            "cuts": (-1, 5),
+            "subset": (-1,),
+            "at": (-1,),
+            "states": (-1, 3),
+            "part": (-1,),
+        }
+        found = {
+            f"proof.{name}": np.array(self.lists.get(name, []), "<i4").reshape(
+                [0 if not self.lists.get(name) else -1, *shape[1:]]
+            )
+            for name, shape in widths.items()
+        }
+        found["proof.values"] = np.array(self.lists.get("values", []), "<f8")
+        boxes = np.frombuffer(b"".join(self.boxes), "<f8").reshape(len(self.boxes), 2 * self.inputs)
+        found["proof.lo"], found["proof.hi"] = boxes[:, : self.inputs], boxes[:, self.inputs :]
+        return found
+
+
+def _layer_texts(
+    graph: Graph,
+    hints: Sequence[Hint],
+    arrays: dict[str, npt.NDArray[Any]],
+    stem: str,
+    slack: Sequence[float] | None,
+    ranges: Any,
+) -> list[dict[str, Any]]:
+    found = []
+    for number, (at, hint) in enumerate(zip(graph.layers, hints, strict=True)):
+        name = f"{stem}{number}"
+        entry: dict[str, Any] = {
+            "name": graph.nodes[at].name,
+            "size": int(hint.kind.size),
+            "kind": f"{name}.kind",
+        }
+        arrays[f"{name}.kind"] = hint.kind.astype("|u1")
+        named = bool((hint.place >= 0).any())
+        entry |= {key: f"{name}.{key}" if named else None for key in ("place", "scale")}
+        if named:
+            arrays[f"{name}.place"] = hint.place.astype("<i4")
+            arrays[f"{name}.scale"] = hint.scale.astype("<f8")
+        entry["counts"] = dict(
+            zip(
+                ("symbol", "linear", "zero", "match"),
+                np.bincount(hint.kind, minlength=MATCH + 1).tolist(),
+                strict=True,
+            )
+        )
+        if slack is not None:
+            reach = float(np.abs([ranges[number].lo, ranges[number].hi]).max(initial=1.0))
+            entry["slack"] = _finite(2 * slack[number] + 1e-12 * reach, f"layer {number}")
+        found.append(entry)
+    return found
+
+
+def _output_texts(
+    graph: Graph, bounds: Sequence[Any], limits: Sequence[Any] | None, arrays: dict[str, npt.NDArray[Any]]
+) -> list[dict[str, Any]]:
+    found = []
+    for number, (output, bound) in enumerate(zip(graph.outputs, bounds, strict=True)):
+        claim = bound * _ROOM
+        if limits is not None:
+            limit = limits[number].reshape(-1)
+            claim = np.where(bound <= limit, np.minimum(claim, np.maximum(limit, bound)), claim)
+            if not (bound <= limit).all():
+                raise CheckFailed(
+                    f"output {output.name!r} can be certified to be within {bound.max():.3g} of the "
+                    f"original's only, and {limit.max():.3g} is what the tolerance allows; use a larger "
+                    "tolerance, or leave the certificate away"
+                )
+        most = _finite(float(claim.max(initial=0.0)), f"output {output.name!r}")
+        arrays[f"output{number}.bound"] = claim.astype("<f8")
+        found.append({"name": output.name, "bound": f"output{number}.bound", "largest": most})
+    return found
+
+
+def _finite(number: float, what: str) -> float:
+    if not np.isfinite(number):
+        raise CheckFailed(
+            f"{what}: no bound can be certified; the numbers of the network are too large for it"
+        )
+    return float(number)

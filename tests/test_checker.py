@@ -1,0 +1,188 @@
+"""The checker's own parts: its reader against the package's, its bounds against exact arithmetic."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import oracle
+from certifying import certified, files, small
+from relutrim.certificate.check import hull, prove_ranges
+from relutrim.certificate.check.domain import Domain
+from relutrim.certificate.check.hints import Subset
+from relutrim.certificate.check.maps import Relu
+from relutrim.certificate.check.ranges import Ranges, fills
+from relutrim.certificate.check.read import read
+from relutrim.errors import RelutrimError, UnsupportedError
+from relutrim.formats.onnx.write import network_to_proto
+from spatial import spatial_networks
+from strategies import problems
+
+SLOW = settings(max_examples=40, suppress_health_check=list(HealthCheck))
+
+
+def graph_of(network):
+    return read(network_to_proto(network).SerializeToString())
+
+
+def domain_of(random):
+    return Domain(random.lo, random.hi, random.matrix, random.lower, random.upper)
+
+
+@SLOW
+@given(spatial_networks(extreme=False) | problems(extreme=False).map(lambda pair: pair[0]))
+def test_it_reads_what_the_package_reads(network):
+    graph = graph_of(network)
+    x = np.random.default_rng(0).uniform(-1, 2, (5, network.input.size))
+    values = graph.run(x)
+    theirs = network(torch.as_tensor(x)).numpy()
+    numbers = list(dict.fromkeys(output.value for output in graph.outputs))
+    mine = {output.name: values[output.value] for output in graph.outputs}
+    for output in network.outputs:
+        one = network.run(torch.as_tensor(x))[output.source].reshape(len(x), -1).numpy()
+        np.testing.assert_allclose(mine[output.name], one, rtol=1e-9, atol=1e-9)
+    assert theirs.shape[0] == len(x)
+    assert numbers
+
+
+@SLOW
+@given(problems(max_layers=3, max_width=4, max_neurons=8))
+def test_its_ranges_hold_every_value(problem):
+    network, random = problem
+    try:
+        graph = graph_of(network)
+        ranges = prove_ranges(graph, domain_of(random), {})
+    except RelutrimError:
+        return
+    exact = oracle.exact_ranges(network, random.polytope)
+    layers = [layer for layer in ranges.layers if layer.windows is None]
+    assert len(layers) == len(network.relus)
+    for layer, relu in zip(layers, network.relus, strict=True):
+        for entry, (low, high) in enumerate(exact[relu.name]):
+            assert not np.isfinite(layer.lo[entry]) or Fraction(layer.lo[entry]) <= low
+            assert not np.isfinite(layer.hi[entry]) or Fraction(layer.hi[entry]) >= high
+
+
+@st.composite
+def hints(draw, layers):
+    """Rows, cuts, states and multipliers that nobody chose with a purpose."""
+    place = st.tuples(st.integers(-1, layers), st.integers(0, 4))
+    rows = draw(
+        st.lists(st.tuples(st.integers(-1, layers), st.integers(0, 4), st.integers(0, 5)), max_size=8)
+    )
+    subset = st.builds(
+        Subset, st.lists(st.integers(0, 12), max_size=6).map(lambda n: np.array(n, np.int64)), st.booleans()
+    )
+    cuts = draw(st.lists(st.tuples(place, subset), max_size=4))
+    count = len(rows) + len(cuts)
+    split = draw(st.none() | place)
+    cases = [{}] if split is None else [{split: True}, {split: False}]
+    values = st.floats(-4, 4) | st.sampled_from([0.0, 1.0, -1.0])
+    leaves = [
+        {
+            "states": states,
+            "at": np.arange(count),
+            "values": np.array(draw(st.lists(values, min_size=count, max_size=count)), float),
+            "empty": draw(st.booleans()),
+        }
+        for states in cases
+    ]
+    return {"rows": rows, "cuts": cuts, "leaves": leaves, "sign": draw(st.sampled_from([1, -1]))}
+
+
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@given(problems(max_layers=3, max_width=4, max_neurons=8), st.data())
+def test_no_hint_proves_what_is_false(problem, data):
+    network, random = problem
+    try:
+        graph = graph_of(network)
+    except RelutrimError:
+        return
+    ranges = Ranges(graph, domain_of(random))
+    exact = oracle.exact_ranges(network, random.polytope)
+    relus = iter(network.relus)
+    with np.errstate(all="ignore"):
+        for number, node in enumerate(graph.nodes):
+            layer = ranges.advance(number)
+            if layer is None:
+                continue
+            assert isinstance(node.operation, Relu)
+            name = next(relus).name
+            hint = data.draw(hints(len(ranges.layers)))
+            for entry, (low, high) in enumerate(exact[name]):
+                found = hull.bound(ranges, layer, {**hint, "unit": entry})
+                least = low if hint["sign"] > 0 else -high
+                assert not np.isfinite(found) or Fraction(found) <= least
+            ranges.close(layer)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 3), st.integers(1, 3)), max_size=9
+    )
+)
+def test_boxes_fill_a_box_only_if_every_cell_is_in_one(boxes):
+    lows = np.array([[a, b] for a, b, _, _ in boxes], float).reshape(-1, 2)
+    highs = lows + np.array([[c, d] for _, _, c, d in boxes], float).reshape(-1, 2)
+    cells = [((lows <= [x, y]) & (highs >= [x + 1, y + 1])).all(1).any() for x in range(4) for y in range(4)]
+    if fills(np.zeros(2), np.full(2, 4.0), lows, highs):
+        assert all(cells)
+
+
+@given(
+    st.lists(st.dictionaries(st.tuples(st.just(0), st.integers(0, 3)), st.booleans(), max_size=3), max_size=8)
+)
+def test_cases_cover_only_if_every_assignment_has_one(cases):
+    assignments = [{(0, k): bool(bits >> k & 1) for k in range(4)} for bits in range(16)]
+    every = all(any(case.items() <= one.items() for case in cases) for one in assignments)
+    assert hull.covers(cases) == every
+
+
+_BARE = """
+import sys
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"torch", "highspy", "click", "rich", "onnxruntime", "scipy", "jsonschema"}:
+            raise ModuleNotFoundError(f"No module named {name!r}")
+sys.meta_path.insert(0, Nothing())
+from relutrim.certificate.check.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_it_runs_where_numpy_and_onnx_are_all_there_is(tmp_path):
+    paths = [tmp_path / name for name in ("model.onnx", "out.onnx", "c.zip")]
+    for path, content in zip(paths, files(certified(small())), strict=True):
+        path.write_bytes(content)
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-c", _BARE, *map(str, paths), *arguments], capture_output=True, text=True
+        )
+
+    done = run("--box", "0", "1", "--tolerance", "1e-5")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "accepted" in done.stdout
+    assert run("--box", "0", "2").returncode == 1
+    assert run("--sum-between", "0", "1").returncode == 2
+    paths[2].write_bytes(b"PK")
+    assert run().returncode == 2
+
+
+def test_an_operator_it_does_not_read_is_named(tmp_path):
+    import onnx
+
+    proto = network_to_proto(small())
+    for node in proto.graph.node:
+        if node.op_type == "Relu":
+            node.op_type = "Elu"
+    with pytest.raises(UnsupportedError, match="Elu"):
+        read(proto.SerializeToString())
+    assert onnx.__version__
