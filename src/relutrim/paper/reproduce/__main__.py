@@ -8,8 +8,7 @@ from typing import Any
 
 from relutrim.errors import RelutrimError
 from relutrim.paper.reproduce.command import reproduce
-from relutrim.paper.reproduce.grid import NAMES
-from relutrim.paper.reproduce.options import OPTIONS
+from relutrim.paper.reproduce.options import NAMES, OPTIONS
 
 
 def main() -> int:

@@ -53,14 +53,18 @@ def prepared(name: str, options: dict[str, Any], output: Path, tell: Callable[[s
     stages = tuple(options["stage"] or STAGES)
     measures = Measures(
         tuple(stage for stage in stages if not (options["no_isa"] and stage in slow)),
-        options["time_limit"],
-        options["isa_time_limit"],
+        _or(options["time_limit"], 30.0 if options["quick"] else 300.0),
+        _or(options["isa_time_limit"], 5.0 if options["quick"] else 60.0),
         options["isa_share"],
         options["solver"],
     )
     folder = None if options["data_dir"] is None else str(options["data_dir"].resolve())
     data = DataRef(plan.dataset, folder, plan.rows)
     return Reproduction(plan, measures, data, output, options["device"], parsed_shard(options["shard"]), tell)
+
+
+def _or(given: float | None, otherwise: float) -> float:
+    return otherwise if given is None else given
 
 
 def executor_for(options: dict[str, Any]) -> Executor:

@@ -12,6 +12,8 @@ from typing import Any
 
 from relutrim.errors import InputError
 
+NAMES = ("mnist", "cifar10", "cifar100", "autoencoder", "lenet")
+
 
 @dataclass(frozen=True)
 class Option:
@@ -57,8 +59,20 @@ OPTIONS = (
         metavar="S..",
         many=True,
     ),
-    Option("--time-limit", "Seconds for relutrim's own analysis of a network.", float, 300.0, "S"),
-    Option("--isa-time-limit", "Seconds for each analysis by mixed-integer programs.", float, 60.0, "S"),
+    Option(
+        "--time-limit",
+        "Seconds for relutrim's own analysis of a network [default: 300; quick: 30].",
+        float,
+        None,
+        "S",
+    ),
+    Option(
+        "--isa-time-limit",
+        "Seconds for each analysis by mixed-integer programs [default: 60; quick: 5].",
+        float,
+        None,
+        "S",
+    ),
     Option("--isa-share", "The share of seeds on which these run.", float, 1.0, "SHARE"),
     Option("--no-isa", "No mixed-integer programs at all.", bool, False),
     Option("--solver", "Who solves them: highs, scip or gurobi.", default="highs", metavar="NAME"),
