@@ -61,7 +61,8 @@ def _report(
     kinds = len({one.cell for one in networks})
     about_all = (
         f"{len(networks)} networks of {kinds} kinds ({about['dataset']}, "
-        f"{about['train_rows']} training rows, {about['epochs']} epochs, trained on {about['device']}). {_limits(networks)} "
+        f"{about['train_rows']} training rows, {about['epochs']} epochs, trained on {about['device']}). "
+        f"{_limits(networks)} "
         f"{f'{failed} measurements failed and are missing. ' if failed else ''}"
         "Made by `relutrim reproduce`; docs/reproduce.md says what is measured and how."
     )
