@@ -46,7 +46,7 @@ class Cluster:
 
     def _try(self, task: Task, attempt: int) -> None:
         name = f"relutrim-{task.key}-{attempt}"
-        future = self._client.submit(alone, task, key=name, pure=False)
+        future = self._client.submit(alone, task, key=name, pure=False, priority=-task.rank)
         self._tasks[name] = (task, attempt, future)
         future.add_done_callback(self._ended.put)
 

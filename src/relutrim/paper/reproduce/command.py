@@ -60,7 +60,9 @@ def prepared(name: str, options: dict[str, Any], output: Path, tell: Callable[[s
     )
     folder = None if options["data_dir"] is None else str(options["data_dir"].resolve())
     data = DataRef(plan.dataset, folder, plan.rows)
-    return Reproduction(plan, measures, data, output, options["device"], parsed_shard(options["shard"]), tell)
+    return Reproduction(
+        plan, measures, data, output, options["device"], parsed_shard(options["shard"]), tell=tell
+    )
 
 
 def _or(given: float | None, otherwise: float) -> float:

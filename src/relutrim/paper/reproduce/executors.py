@@ -6,10 +6,12 @@ task it was at, which is tried again elsewhere; a task that kills processes one 
 
 from __future__ import annotations
 
+import heapq
 import os
 import signal
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -74,12 +76,13 @@ class _Worker:
 class Processes:
     """Processes that each do one task at a time, on one core."""
 
-    def __init__(self, jobs: int) -> None:
+    def __init__(self, jobs: int, do: Callable[[Task], Line] = perform) -> None:
         import multiprocessing
 
         self._context = multiprocessing.get_context("spawn")
-        self._jobs = jobs
-        self._waiting: deque[Task] = deque()
+        self._jobs, self._do = jobs, do
+        self._waiting: list[tuple[int, int, Task]] = []
+        self._taken = 0
         self._tries: dict[str, int] = {}
         self._workers: list[_Worker] = []
 
@@ -90,8 +93,12 @@ class Processes:
 
     def submit(self, task: Task) -> None:
         """Take a task."""
-        self._waiting.append(task)
+        self._wait_for(task)
         self._feed()
+
+    def _wait_for(self, task: Task) -> None:
+        self._taken += 1
+        heapq.heappush(self._waiting, (task.rank, self._taken, task))
 
     def finished(self, wait: float) -> list[Line]:
         """Lines of tasks that have ended."""
@@ -123,16 +130,16 @@ class Processes:
                 idle = self._begin()
             if idle is None:
                 return
-            idle.task, idle.since = self._waiting.popleft(), time.monotonic()
+            idle.task, idle.since = heapq.heappop(self._waiting)[2], time.monotonic()
             try:
                 idle.pipe.send(idle.task)
             except (OSError, ValueError):  # it died idle
-                self._waiting.appendleft(idle.task)
+                self._wait_for(idle.task)
                 self._end(idle)
 
     def _begin(self) -> _Worker:
         here, there = self._context.Pipe()
-        process = self._context.Process(target=work, args=(there,), daemon=True)
+        process = self._context.Process(target=work, args=(there, self._do), daemon=True)
         with _one_thread():
             process.start()
         there.close()
@@ -164,7 +171,7 @@ class Processes:
         self._tries[task.key] = self._tries.get(task.key, 0) + 1
         if self._tries[task.key] >= ATTEMPTS:
             return lost(task, f"{why}, {ATTEMPTS} times")
-        self._waiting.append(task)
+        self._wait_for(task)
         return None
 
     def _end(self, worker: _Worker) -> int | None:
@@ -195,7 +202,7 @@ class _one_thread:
                 os.environ[name] = value
 
 
-def work(pipe: Connection) -> None:
+def work(pipe: Connection, do: Callable[[Task], Line]) -> None:
     """What a process does: tasks, until nobody sends any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells all; who sends the tasks decides
     import torch
@@ -203,4 +210,4 @@ def work(pipe: Connection) -> None:
     torch.set_num_threads(1)
     with suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
-            pipe.send(perform(pipe.recv()))
+            pipe.send(do(pipe.recv()))

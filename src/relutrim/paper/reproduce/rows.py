@@ -81,6 +81,7 @@ class Appender:
 
     def __init__(self, handle: IO[bytes]) -> None:
         self._handle = handle
+        self.failed = 0
         size = handle.seek(0, os.SEEK_END)
         if size:
             handle.seek(size - 1)
@@ -93,6 +94,7 @@ class Appender:
         self._handle.write(text.encode() + b"\n")
         self._handle.flush()
         os.fsync(self._handle.fileno())
+        self.failed += line["status"] != DONE
 
 
 def _lock(handle: IO[bytes], path: Path) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from relutrim.paper.dataset import Dataset
-from relutrim.paper.reproduce.executors import Executor
+from relutrim.paper.reproduce.executors import Executor, Serial
 from relutrim.paper.reproduce.grid import Cell, Grid
 from relutrim.paper.reproduce.rows import DONE, Appender, Line, appending, file_of, key_of, read_lines
-from relutrim.paper.reproduce.stages import Measures
+from relutrim.paper.reproduce.stages import STAGES, Measures
 from relutrim.paper.reproduce.task import DataRef, Task
 from relutrim.paper.trained import Trained, file_name
 from relutrim.paper.training import Progress, train_many
@@ -43,6 +43,8 @@ class Reproduction:
     output: Path
     device: str = "cpu"
     shard: tuple[int, int] | None = None
+    beside: bool | None = None
+    """Whether to train beside the tasks; None: on a GPU."""
     tell: Tell = print
     progress: Progress | None = None
 
@@ -53,42 +55,40 @@ class Reproduction:
         cores; on a CPU training wants these cores for itself.
         """
         dataset = self.data.load()
-        failed = 0
+        done = {line["key"] for line in read_lines(self.output) if line["status"] == DONE}
+        cells = [(cell, wanted) for cell in self.grid.cells if (wanted := self.missing(cell, dataset, done))]
         with appending(file_of(self.output, self.shard)) as rows:
             try:
-                for tasks in self._trained(dataset, ahead=self.device != "cpu", executor=executor, rows=rows):
-                    for task in tasks:
-                        executor.submit(task)
-                    if self.device == "cpu":
-                        failed += self._drain(executor, rows)
-                failed += self._drain(executor, rows)
+                beside = self.device != "cpu" if self.beside is None else self.beside
+                if not beside or isinstance(executor, Serial):
+                    for cell, wanted in cells:
+                        self._submit(executor, self._tasks(cell, wanted, dataset))
+                        self._drain(executor, rows)
+                else:
+                    for tasks in self._ahead(cells, dataset, executor, rows):
+                        self._submit(executor, tasks)
+                    self._drain(executor, rows)
             finally:
                 executor.close()
-        return failed
+            return rows.failed
 
-    def _drain(self, executor: Executor, rows: Appender) -> int:
-        failed = 0
+    def _submit(self, executor: Executor, tasks: list[Task]) -> None:
+        for task in tasks:
+            executor.submit(task)
+
+    def _drain(self, executor: Executor, rows: Appender) -> None:
         while executor.pending:
-            failed += self._collect(executor, rows)
-        return failed
+            self._collect(executor, rows)
 
-    def _collect(self, executor: Executor, rows: Appender) -> int:
-        failed = 0
+    def _collect(self, executor: Executor, rows: Appender) -> None:
         for line in executor.finished(_WAIT):
             rows.write(line)
-            failed += line["status"] != DONE
             self.tell(said(line, executor.pending))
-        return failed
 
-    def _trained(
-        self, dataset: Dataset, *, ahead: bool, executor: Executor, rows: Appender
+    def _ahead(
+        self, cells: list[tuple[Cell, list[Wanted]]], dataset: Dataset, executor: Executor, rows: Appender
     ) -> Iterator[list[Task]]:
-        """The tasks of one architecture after the other, as soon as its networks are there."""
-        cells = [(cell, wanted) for cell in self.grid.cells if (wanted := self.missing(cell, dataset))]
-        if not ahead:
-            for cell, wanted in cells:
-                yield self._tasks(cell, wanted, dataset)
-            return
+        """The tasks of one architecture after the other, trained beside those that run already."""
         made: queue.Queue[list[Task] | BaseException | None] = queue.Queue()
         stop = threading.Event()
 
@@ -119,9 +119,8 @@ class Reproduction:
         finally:
             stop.set()
 
-    def missing(self, cell: Cell, dataset: Dataset) -> list[Wanted]:
+    def missing(self, cell: Cell, dataset: Dataset, done: set[str]) -> list[Wanted]:
         """The networks of a cell, in this shard, on which something is still to be measured."""
-        done = {line["key"] for line in read_lines(self.output) if line["status"] == DONE}
         wanted = (self._without(one, done) for one in self.wanted(cell, dataset))
         return [one for one in wanted if one.stages]
 
@@ -170,14 +169,16 @@ class Reproduction:
             progress=self.progress,
         )
         networks = {(one.l1, one.seed): one for one in made}
+        for one in made:
+            if one.diverged:
+                self.tell(f"{one.name} diverged: its weights are no numbers, and nothing is measured on it")
         tasks = [
             self._task(one, networks[one.l1, one.seed], *stage)
             for one in wanted
             for stage in one.stages
             if not networks[one.l1, one.seed].diverged
         ]
-        order = list(self.measures.stages)
-        return sorted(tasks, key=lambda task: order.index(task.stage))
+        return sorted(tasks, key=lambda task: task.rank)
 
     def _task(self, wanted: Wanted, network: Trained, stage: str, options: dict[str, Any], key: str) -> Task:
         assert network.path is not None
@@ -195,9 +196,17 @@ class Reproduction:
             "device": self.device,
             **asdict(network.scores),
         }
-        limit = self.measures.hard_limit(stage)
-        content = network.path.read_bytes()
-        return Task(key, stage, options, about, content, self.data, wanted.cell.normalize, limit)
+        return Task(
+            key,
+            stage,
+            options,
+            about,
+            network.path.read_bytes(),
+            self.data,
+            wanted.cell.normalize,
+            self.measures.hard_limit(stage),
+            list(STAGES).index(stage),
+        )
 
 
 def said(line: Line, pending: int) -> str:

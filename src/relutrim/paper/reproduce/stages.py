@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,9 +44,9 @@ class Measures:
             if stage not in STAGES:
                 raise InputError(f"there is no stage {stage!r}; there are {', '.join(STAGES)}")
         for name in ("time_limit", "isa_time_limit"):
-            if not getattr(self, name) > 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise InputError(
-                    f"a {name.replace('_', ' ')} of {getattr(self, name):g} seconds is too short"
+                    f"a {name.replace('_', ' ')} of {getattr(self, name):g} seconds makes no sense"
                 )
         if not 0 <= self.isa_share <= 1:
             raise InputError(f"a share of {self.isa_share:g} makes no sense; it lies between 0 and 1")

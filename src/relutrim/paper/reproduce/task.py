@@ -41,7 +41,9 @@ def _loaded(reference: DataRef) -> Dataset:
 
 @dataclass(frozen=True)
 class Task:
-    """``about`` goes into the line as it is: what network this is. ``hard_limit`` is when to give it up."""
+    """``about`` goes into the line as it is: what network this is. ``hard_limit`` is when to give it up.
+    Tasks of a lower ``rank`` come first.
+    """
 
     key: str
     stage: str
@@ -51,6 +53,7 @@ class Task:
     data: DataRef
     normalize: bool
     hard_limit: float
+    rank: int = 0
 
     def line(self, status: str, seconds: float, **rest: Any) -> Line:
         """What is written about it."""
