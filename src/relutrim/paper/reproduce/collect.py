@@ -7,6 +7,7 @@ from pathlib import Path
 
 from relutrim.errors import InputError
 from relutrim.formats.files import write_text
+from relutrim.paper.recipe import Recipe
 from relutrim.paper.reproduce.cells import cell_table, cells, network_table
 from relutrim.paper.reproduce.headlines import headline_table
 from relutrim.paper.reproduce.measured import Measured, measured
@@ -21,6 +22,8 @@ _TITLES = {
     "autoencoder": "MNIST autoencoders",
     "lenet": "LeNet on CIFAR-10",
 }
+
+_ROWS = {"mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000}
 
 
 def collect(output: Path, name: str, tell: Callable[[str], None]) -> list[Path]:
@@ -67,6 +70,11 @@ def _report(
         "Made by `relutrim reproduce`; docs/reproduce.md says what is measured and how."
     )
     parts = [f"# {_TITLES[name]}: the paper's experiments", about_all]
+    if about["epochs"] != Recipe().epochs or about["train_rows"] < _ROWS.get(about["dataset"], 0):
+        parts.append(
+            "**These networks were trained shorter, or on less data, than the paper's**, so their accuracies "
+            "and what can be removed from them are not to be compared with its numbers."
+        )
     parts += [table.markdown() for table in tables[:1]]
     parts += [f"![{caption}]({path.name})\n\n{caption}" for path, caption in pictures.values()]
     parts += [table.markdown() for table in tables[1:]]

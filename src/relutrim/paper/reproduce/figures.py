@@ -86,6 +86,10 @@ def _curves(networks: Sequence[Measured], found: Sequence[Cell], name: str) -> t
         right.tick_params(axis="y", colors=ORANGE)
         axis.set_title(title)
         axis.set_xlabel("l1 / 1e-4")
+        if axis.get_subplotspec().is_first_col():
+            axis.set_ylabel("loss" if name == "autoencoder" else "accuracy (%)", color=BLUE)
+        if axis.get_subplotspec().is_last_col():
+            right.set_ylabel("neurons removed (%)", color=ORANGE)
     score = "Test loss" if name == "autoencoder" else "Test accuracy (%)"
     caption = (
         f"{score} (blue) and neurons removed (%) by LEO++ (orange) and by all rewrites (green), against l1; "

@@ -93,7 +93,7 @@ def grid(name: str, mode: str = "standard", *, synthetic: bool = False) -> Grid:
     dataset = f"synthetic-{dataset}" if synthetic else dataset
     if mode == "quick":
         # The penalty acts with every step: fewer steps have to be longer ones for it to show.
-        recipe = Recipe(epochs=14, decay_every=10, learning_rate=0.05)
+        recipe = Recipe(epochs=30, decay_every=20, learning_rate=0.05)
         return Grid(name, dataset, _quick(name), recipe, rows=20_000)
     return Grid(name, dataset, _whole(name, paper=mode == "paper"), Recipe())
 
