@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,42 +17,30 @@ from reproducing import small, table
 distributed = pytest.importorskip("distributed")
 
 
-@contextmanager
-def killing(cluster: Any, every: float) -> Iterator[list[int]]:
-    """Kill a worker's process again and again; the list of those killed."""
-    killed: list[int] = []
-    stop = threading.Event()
-
-    def kill() -> None:
-        while not stop.wait(every):
-            processes = [nanny.process.process for nanny in cluster.workers.values() if nanny.process]
-            alive = [one.pid for one in processes if one is not None and one.is_alive() and one.pid]
-            if alive:
-                pid = alive[len(killed) % len(alive)]
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
-
-    thread = threading.Thread(target=kill, daemon=True)
-    thread.start()
-    try:
-        yield killed
-    finally:
-        stop.set()
-        thread.join()
+def kill_one(cluster: Any) -> bool:
+    """Kill the process of a worker, if one is alive; its nanny will start another."""
+    processes = [nanny.process.process for nanny in cluster.workers.values() if nanny.process]
+    pids = [one.pid for one in processes if one is not None and one.is_alive() and one.pid]
+    if pids:
+        os.kill(pids[0], signal.SIGKILL)
+    return bool(pids)
 
 
 def test_a_cluster_that_loses_workers_comes_to_the_same_table(tmp_path: Path) -> None:
     assert small(tmp_path / "alone").run(Serial()) == 0
+    killed, said = [], []
     with distributed.LocalCluster(
-        n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
     ) as cluster:
-        begun = time.monotonic()
+
+        def tell(text: str) -> None:
+            said.append(text)
+            if len(said) in (1, 3, 6, 10):  # when tasks are out, and then while some are being done
+                killed.append(kill_one(cluster))
+
         executor = Cluster(cluster.scheduler_address)
-        with killing(cluster, every=3.0) as killed:
-            assert small(tmp_path / "cluster").run(executor) == 0
-            while not killed and time.monotonic() - begun < 30:
-                time.sleep(0.1)
-    assert killed
+        assert small(tmp_path / "cluster", tell=tell).run(executor) == 0
+    assert sum(killed) >= 3
     assert table(tmp_path / "cluster") == table(tmp_path / "alone")
 
 
