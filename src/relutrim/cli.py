@@ -16,6 +16,7 @@ import click
 
 from relutrim._version import __version__
 from relutrim.cli_domain import ManyNumbers, domain_options, take_domain
+from relutrim.cli_reproduce import reproduce
 from relutrim.cli_train import train
 from relutrim.errors import InputError, RelutrimError, one_line
 from relutrim.formats.arrays import read_array
@@ -586,6 +587,7 @@ def _progress(quiet: bool) -> Iterator[Progress | None]:
 
 
 commands.add_command(train)
+commands.add_command(reproduce)
 
 if __name__ == "__main__":
     main()

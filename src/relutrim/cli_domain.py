@@ -70,12 +70,16 @@ class ManyNumbers(click.Command):
 
     many: tuple[str, ...] = ("--mean", "--std")
 
+    def takes(self, option: str, argument: str) -> bool:
+        """Whether an argument is one more value of an option."""
+        return _is_number(argument)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Repeat the option before each of its numbers, which is how click wants to see it."""
         spread: list[str] = []
         option, fed = "", False
         for argument in args:
-            if option and _is_number(argument):
+            if option and self.takes(option, argument):
                 spread += [option] if fed else []
                 fed = True
             else:

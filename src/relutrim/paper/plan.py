@@ -24,8 +24,14 @@ def plan(
     l1: Iterable[float],
     seeds: Iterable[int],
     at_once: int | None = None,
+    networks: Iterable[tuple[float, int]] | None = None,
 ) -> list[Batch]:
-    """Which networks are trained together; whatever is asked for twice is trained once."""
+    """Which networks are trained together; whatever is asked for twice is trained once. ``networks``, pairs
+    of a penalty and a seed, take the place of every penalty with every seed.
+    """
+    pairs = [(float(penalty), int(seed)) for penalty, seed in dict.fromkeys(networks or ())]
+    if networks is not None:
+        l1, seeds = [penalty for penalty, _ in pairs], [seed for _, seed in pairs]
     penalties, own = list(dict.fromkeys(map(float, l1))), list(dict.fromkeys(map(int, seeds)))
     for penalty in penalties:
         if not (math.isfinite(penalty) and penalty >= 0):
@@ -43,9 +49,9 @@ def plan(
         raise InputError(
             "two of the penalties are the same to six digits, and so would be their files' names"
         )
-    networks = [(penalty, seed) for penalty in penalties for seed in own]
-    size = at_once or len(networks)
-    parts = [tuple(networks[at : at + size]) for at in range(0, len(networks), size)]
+    pairs = pairs or [(penalty, seed) for penalty in penalties for seed in own]
+    size = at_once or len(pairs)
+    parts = [tuple(pairs[at : at + size]) for at in range(0, len(pairs), size)]
     return [
         Batch(a.name if len(parts) == 1 else f"{a.name}-{number}", a, part)
         for a in parsed

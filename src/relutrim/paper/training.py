@@ -67,6 +67,7 @@ def train_many(
     *,
     l1: Iterable[float] = (0.0,),
     seeds: Iterable[int] = (0,),
+    networks: Iterable[tuple[float, int]] | None = None,
     recipe: Recipe | None = None,
     device: str | torch.device = "cpu",
     output: str | Path | None = None,
@@ -76,7 +77,8 @@ def train_many(
     checkpoint_every: float = 30.0,
     progress: Progress | None = None,
 ) -> list[Trained]:
-    """Train every architecture with every penalty and every seed, in this order.
+    """Train every architecture with every penalty and every seed, in this order; or, with ``networks``, with
+    these pairs of a penalty and a seed.
 
     With ``output`` every network becomes an ONNX file in that folder (and a ``.pt`` state dict with
     ``state_dicts``), ``train.json`` says how each came about, and every ``checkpoint_every`` seconds the
@@ -86,7 +88,7 @@ def train_many(
     """
     recipe = recipe or Recipe()
     target = _device(device)
-    batches = plan(architectures, l1, seeds, at_once)
+    batches = plan(architectures, l1, seeds, at_once, networks)
     for batch in batches:
         batch.architecture.layers(dataset.shape, dataset.classes)  # raise before anything is trained
     if output is None:

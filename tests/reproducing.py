@@ -1,0 +1,43 @@
+"""Small runs for the tests of ``relutrim reproduce``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from relutrim.paper.recipe import Recipe
+from relutrim.paper.reproduce.grid import Cell, Grid
+from relutrim.paper.reproduce.rows import read_lines
+from relutrim.paper.reproduce.run import Reproduction
+from relutrim.paper.reproduce.stages import Measures
+from relutrim.paper.reproduce.task import DataRef
+
+CELLS = (
+    Cell("2x6", (0.0, 0.01), (0, 1)),
+    Cell("1x4-bn", (0.01,), (0, 1)),
+    Cell("2x5", (0.01,), (0,), normalize=True),
+)
+
+
+def small(output: Path, **fields: Any) -> Reproduction:
+    grid = Grid("mnist", "synthetic-mnist", CELLS, Recipe(epochs=2), rows=300)
+    settings: dict[str, Any] = {
+        "grid": grid,
+        "measures": Measures(("auto", "data", "isa"), time_limit=60, isa_time_limit=60),
+        "data": DataRef("synthetic-mnist", None, 300),
+        "output": output,
+        "tell": lambda text: None,
+        **fields,
+    }
+    return Reproduction(**settings)
+
+
+def table(output: Path) -> dict[str, Any]:
+    """All that was found, by task, without what may differ from run to run: times."""
+    return {line["key"]: _timeless(line) for line in read_lines(output)}
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _timeless(v) for k, v in value.items() if "seconds" not in k}
+    return [_timeless(one) for one in value] if isinstance(value, list) else value
