@@ -30,6 +30,7 @@ bench: $(STAMP_DEV)
 	$(BIN)/python -m benchmarks.public --section public
 	$(BIN)/python -m benchmarks.inexact --section inexact
 	$(BIN)/python -m benchmarks.vgg --section vgg
+	$(BIN)/python -m benchmarks.certificates --section certificates
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-output
