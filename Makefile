@@ -31,6 +31,7 @@ bench: $(STAMP_DEV)
 	$(BIN)/python -m benchmarks.inexact --section inexact
 	$(BIN)/python -m benchmarks.vgg --section vgg
 	$(BIN)/python -m benchmarks.kill --section kill
+	$(BIN)/python -m benchmarks.certificates --section certificates
 
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"

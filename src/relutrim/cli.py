@@ -414,6 +414,7 @@ def compress(
 @click.argument("certificate", type=click.Path(path_type=Path))
 @domain_options
 @click.option("--tolerance", type=float, metavar="EPS", help="Fail if the bound is more than EPS.")
+@click.option("--output-relu", is_flag=True, help="MODEL was compressed with this option.")
 @_arch
 @_json
 def check(
@@ -421,6 +422,7 @@ def check(
     out: Path,
     certificate: Path,
     tolerance: float | None,
+    output_relu: bool,
     arch: str | None,
     as_json: bool,
     **options: Any,
@@ -433,7 +435,13 @@ def check(
     """
     from relutrim.cli_check import run_check
 
-    run_check(model, out, certificate, tolerance, lambda path: _loaded(path, arch), options, as_json=as_json)
+    def load(path: Path) -> Network:
+        from relutrim.formats import as_network, suffix
+
+        network = _loaded(path, arch if suffix(path) == ".pt" else None)
+        return as_network(network, output_relu=output_relu and path == model)
+
+    run_check(model, out, certificate, tolerance, load, options, as_json=as_json)
 
 
 @commands.command()

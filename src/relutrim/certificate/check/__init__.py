@@ -8,6 +8,7 @@ calls it.
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,8 @@ from relutrim.certificate.check.rounding import gradual_underflow
 from relutrim.errors import CheckFailed, InputError, RelutrimError
 
 _PARTS = 64
+SECONDS = 600.0
+"""How long a check may take, unless someone says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ def check(
     asked: Asked | None = None,
     tolerance: float | None = None,
     translated: Callable[[str], bytes | None] | None = None,
+    seconds: float = SECONDS,
 ) -> Report:
     """Prove everything that the certificate claims, or raise: :class:`CheckFailed` where a claim is not
     proved.
@@ -80,7 +84,7 @@ def check(
     """
     try:
         with np.errstate(all="ignore"):  # what overflows proves nothing
-            return _checked(model, out, certificate, asked, tolerance, translated)
+            return _checked(model, out, certificate, asked, tolerance, translated, time.monotonic() + seconds)
     except RelutrimError:
         raise
     except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
@@ -98,6 +102,7 @@ def _checked(
     asked: Asked | None,
     tolerance: float | None,
     translated: Callable[[str], bytes | None] | None,
+    deadline: float,
 ) -> Report:
     if not gradual_underflow():
         raise CheckFailed("this process flushes denormal numbers to zero, so that nothing can be proved")
@@ -112,7 +117,7 @@ def _checked(
     if asked is not None:
         _contained(domain, asked, graphs[0], report)
     before, after = (in_front(graph, domain) for graph in graphs)
-    ranges = prove_ranges(before, domain, decoded(archive), report)
+    ranges = prove_ranges(before, domain, decoded(archive), report, deadline)
     comparison = Comparison(before, ranges, _hints(archive, "layers"))
     _claimed_slack(archive, comparison, report)
     bounds = comparison.bounds(after, _hints(archive, "out_layers"))
@@ -165,10 +170,14 @@ def in_front(graph: Graph, domain: Domain) -> Graph:
 
 
 def prove_ranges(
-    graph: Graph, domain: Domain, hints: dict[int, list[dict[str, Any]]], report: Report | None = None
+    graph: Graph,
+    domain: Domain,
+    hints: dict[int, list[dict[str, Any]]],
+    report: Report | None = None,
+    deadline: float = float("inf"),
 ) -> Ranges:
     """The ranges of all layers' inputs: intervals, linear bounds, and then what hints prove."""
-    ranges = Ranges(graph, domain)
+    ranges = Ranges(graph, domain, deadline)
     with np.errstate(all="ignore"):
         for number in range(len(graph.nodes)):
             layer = ranges.advance(number)
@@ -200,7 +209,7 @@ def _use(ranges: Ranges, layer: Layer, hint: dict[str, Any]) -> None:
         lower = hull.bound(ranges, layer, hint)
     else:
         lo, hi, lower = hint["lo"], hint["hi"], np.inf
-        if len(ranges.domain.rows) or not fills(ranges.domain.lo, ranges.domain.hi, lo, hi):
+        if len(ranges.domain.rows) or not fills(ranges.domain.lo, ranges.domain.hi, lo, hi, ranges.in_time):
             return
         for at in range(0, len(lo), _PARTS):
             low, high = ranges.on_parts(layer, lo[at : at + _PARTS], hi[at : at + _PARTS])

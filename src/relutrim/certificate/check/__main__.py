@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from relutrim.certificate.check import Asked, check
+from relutrim.certificate.check import SECONDS, Asked, check
 from relutrim.errors import InputError, RelutrimError, one_line
 
 _LARGEST = 2**31
@@ -50,11 +50,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sum-between", type=float, nargs=2, action="append", default=[], metavar=("A", "B"))
     parser.add_argument("--constraint", type=Path, action="append", default=[], metavar="F.npz")
     parser.add_argument("--tolerance", type=float, metavar="EPS")
+    parser.add_argument("--time-limit", type=float, default=SECONDS, metavar="S", help="[%(default)g]")
     options = parser.parse_args(arguments)
     try:
         checked_tolerance(options.tolerance)
         files = [content(path) for path in (options.model, options.out, options.certificate)]
-        report = check(files[0], files[1], files[2], _asked(options), options.tolerance)
+        report = check(
+            files[0], files[1], files[2], _asked(options), options.tolerance, seconds=options.time_limit
+        )
     except RelutrimError as error:
         print(f"rejected: {one_line(str(error))}", file=sys.stderr)
         return error.exit_code

@@ -170,6 +170,7 @@ class Program:
 
 def bound(ranges: Ranges, layer: Layer, hint: Mapping[str, Any]) -> float:
     """The lower bound of ``sign * y`` of a unit that a hint proves; NaN if it proves none."""
+    ranges.in_time()
     entry, leaves = hint["unit"], hint["leaves"]
     if not 0 <= entry < len(layer.lo) or not covers([leaf["states"] for leaf in leaves]):
         return float("nan")
@@ -178,6 +179,7 @@ def bound(ranges: Ranges, layer: Layer, hint: Mapping[str, Any]) -> float:
         program = Program(ranges, hint["rows"], hint["cuts"], states)
         target, least = layer.inputs.take(np.array([entry])), float("inf")
         for leaf in leaves:
+            ranges.in_time()
             duals = np.zeros(len(program.matrix))
             duals[leaf["at"]] = leaf["values"]
             if leaf["empty"] and program.empty(leaf["states"], duals):

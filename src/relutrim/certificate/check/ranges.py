@@ -15,7 +15,8 @@ Slopes are computed here, by fixed rules. A certificate adds hints for single un
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +25,7 @@ from relutrim.certificate.check.domain import Domain, box_least
 from relutrim.certificate.check.expressions import Expression, Symbols, push
 from relutrim.certificate.check.maps import Affine, Graph, Maximum
 from relutrim.certificate.check.rounding import ETA, ROOM, Array, Index, Mask, U, gamma
+from relutrim.errors import CheckFailed
 
 RULES = ("adaptive", "zero", "one", "chord")
 _NUMBERS = 2**22
@@ -84,6 +86,7 @@ class Ranges:
 
     graph: Graph
     domain: Domain
+    deadline: float = float("inf")
     layers: list[Layer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -92,6 +95,11 @@ class Ranges:
         self.places = np.arange(self.domain.lo.size)
         """The place of each symbol: inputs first, then all units of the layers one behind the other."""
         self._values: list[Expression] = [Expression.of_symbols(np.arange(self.domain.lo.size))]
+
+    def in_time(self) -> None:
+        """Raise when a check has taken as long as it may: a hostile certificate can ask for a lot."""
+        if time.monotonic() > self.deadline:
+            raise CheckFailed("not checked: it takes longer than the limit; --time-limit allows for more")
 
     def advance(self, node: int) -> Layer | None:
         """Go through one node; a nonlinear one becomes a layer, which is to be closed by :meth:`close`."""
@@ -146,6 +154,7 @@ class Ranges:
                 _magnitudes(layer.inputs, box) for layer, _ in zip(self.layers, box.layers, strict=False)
             ]
             for at in range(0, len(forms.c), step):
+                self.in_time()
                 part = forms.take(np.arange(at, min(at + step, len(forms.c))))
                 found[:, at : at + step] = self._pull(part, sign, box, lines, sizes)
         return found
@@ -284,7 +293,9 @@ def _magnitudes(inputs: Expression, box: Box) -> Array:
     return found
 
 
-def fills(lo: Array, hi: Array, lows: Array, highs: Array) -> bool:
+def fills(
+    lo: Array, hi: Array, lows: Array, highs: Array, in_time: Callable[[], None] = lambda: None
+) -> bool:
     """Whether boxes fill the box from ``lo`` to ``hi``: one contains it, or a cut that none of them crosses
     parts it into two that are filled.
     """
@@ -294,7 +305,7 @@ def fills(lo: Array, hi: Array, lows: Array, highs: Array) -> bool:
         low, high = lows[here], highs[here]
         if ((low <= lo) & (high >= hi)).all(1).any():
             continue
-        cut = _cut(lo, hi, low, high)
+        cut = _cut(lo, hi, low, high, in_time)
         if cut is None:
             return False
         axis, at = cut
@@ -308,9 +319,12 @@ def fills(lo: Array, hi: Array, lows: Array, highs: Array) -> bool:
     return True
 
 
-def _cut(lo: Array, hi: Array, lows: Array, highs: Array) -> tuple[int, float] | None:
+def _cut(
+    lo: Array, hi: Array, lows: Array, highs: Array, in_time: Callable[[], None]
+) -> tuple[int, float] | None:
     """An axis and a place strictly inside where a box begins and that no box crosses."""
     for axis in range(len(lo)):
+        in_time()
         order = np.argsort(lows[:, axis], kind="stable")
         low, reached = lows[order, axis], np.maximum.accumulate(highs[order, axis])
         clean = np.flatnonzero((reached[:-1] <= low[1:]) & (low[1:] > lo[axis]) & (low[1:] < hi[axis]))

@@ -1,0 +1,98 @@
+"""``compress --certificate`` and ``check``, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from certifying import small
+from command_line import call
+from relutrim.formats import save
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "model.onnx"
+    save(small(), path)
+    return path
+
+
+def compress(capsys, model, out, proof, *more):
+    return call(
+        capsys, "compress", model, out, "--box", "0", "1", "--no-latency", "--certificate", proof, *more
+    )
+
+
+def test_what_compress_certifies_check_accepts(capsys, tmp_path, model):
+    out, proof = tmp_path / "out.onnx", tmp_path / "proof.zip"
+    done = compress(capsys, model, out, proof)
+    assert (done.code, done.err) == (0, "")
+    assert "certified within" in done.out
+    checked = call(capsys, "check", model, out, proof, "--box", "0", "1", "--tolerance", "1e-5")
+    assert (checked.code, checked.err) == (0, "")
+    assert checked.out.splitlines()[-1].startswith("accepted")
+    found = json.loads(call(capsys, "check", model, out, proof, "--json").out)
+    assert found["accepted"] is True
+    assert found["bound"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "why"),
+    [
+        (["--box", "0", "1.5"], 1, "does not contain"),
+        (["--box", "-1", "1"], 1, "does not contain"),
+        (["--tolerance", "0"], 1, "asked for"),
+        (["--tolerance", "nan"], 2, "makes no sense"),
+        (["--sum-between", "0", "1"], 2, "exactly one of"),
+        (["--normalized-box", "0", "1", "--mean", "0", "--std", "1"], 1, "normalisation"),
+    ],
+)
+def test_what_is_asked_for_must_be_covered(capsys, tmp_path, model, arguments, code, why):
+    out, proof = tmp_path / "out.onnx", tmp_path / "proof.zip"
+    compress(capsys, model, out, proof)
+    done = call(capsys, "check", model, out, proof, *arguments)
+    assert (done.code, done.out) == (code, "")
+    assert why in done.err
+
+
+def test_swapped_files_and_missing_ones(capsys, tmp_path, model):
+    out, proof = tmp_path / "out.onnx", tmp_path / "proof.zip"
+    compress(capsys, model, out, proof)
+    assert call(capsys, "check", out, model, proof).code == 1
+    assert call(capsys, "check", model, out, model).code == 2
+    assert call(capsys, "check", model, out, tmp_path / "none").code == 2
+
+
+def test_nothing_is_written_where_nothing_can_be_certified(capsys, tmp_path, model):
+    out, proof = tmp_path / "out.onnx", tmp_path / "proof.zip"
+    assert compress(capsys, model, out, proof, "--evidence", "solver").code == 2
+    assert compress(capsys, model, out, out).code == 2
+    assert compress(capsys, model, out, model).code == 2
+    assert compress(capsys, model, out, tmp_path / "no" / "folder").code == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx"]
+
+
+def test_other_formats_are_certified_through_onnx(capsys, tmp_path):
+    import torch
+
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    model, out, proof = (tmp_path / name for name in ("model.pt", "out.pt2", "proof.zip"))
+    torch.save(module.state_dict(), model)
+    arch = ("--arch", "mlp:3-4-2")
+    assert compress(capsys, model, out, proof, *arch).code == 0
+    assert call(capsys, "check", model, out, proof, *arch).code == 0
+    # Without the means to read them, that the ONNX inside is theirs is left open.
+    alone = call(capsys, "check", model, out, proof)
+    assert alone.code == 1
+    assert "not checked" in alone.err
+
+
+def test_output_relus_are_part_of_what_is_certified(capsys, tmp_path, model):
+    out, proof = tmp_path / "out.onnx", tmp_path / "proof.zip"
+    assert compress(capsys, model, out, proof, "--output-relu").code == 0
+    assert call(capsys, "check", model, out, proof, "--output-relu").code == 0
+    done = call(capsys, "check", model, out, proof)
+    assert done.code == 1
+    assert "not checked" in done.err
