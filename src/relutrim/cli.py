@@ -7,8 +7,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +16,8 @@ import click
 
 from relutrim._version import __version__
 from relutrim.cli_domain import ManyNumbers, domain_options, read_array, take_domain
+from relutrim.cli_talk import completion, console, say, talk_options, verbose
+from relutrim.cli_talk import progress as _progress
 from relutrim.errors import InputError, RelutrimError, one_line
 from relutrim.milp.settings import BIG_M, INJECTIONS, METHODS, SOLVERS, UNTIL
 from relutrim.prove.verdict import Evidence
@@ -24,7 +26,6 @@ from relutrim.rewrite.cost import Cost
 if TYPE_CHECKING:
     from relutrim.holdout import Holdout
     from relutrim.network import Network
-    from relutrim.prove.cascade import Progress
     from relutrim.prove.stability import Stability
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -93,6 +94,7 @@ def commands(context: click.Context) -> None:
         context.exit(2)
 
 
+commands.add_command(completion)
 _json = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on stdout and nothing else."
 )
@@ -172,6 +174,7 @@ _ANALYSIS = (
     _arch,
     click.option("--details", is_flag=True, help="Bounds, margin and evidence of every neuron in the JSON."),
     _json,
+    talk_options,
 )
 
 
@@ -186,6 +189,7 @@ def analysis_options(command: F) -> F:
 @click.argument("model", type=click.Path(path_type=Path))
 @_arch
 @_json
+@talk_options
 def inspect(model: Path, arch: str | None, as_json: bool) -> None:
     """Show what MODEL consists of."""
     network = _loaded(model, arch)
@@ -194,9 +198,9 @@ def inspect(model: Path, arch: str | None, as_json: bool) -> None:
 
         click.echo(dumps(inspection_json(network, model)))
     else:
-        from relutrim.report.tables import console, show_network
+        from relutrim.report.tables import show_network
 
-        show_network(network, console())
+        show_network(network, console(), more=verbose())
 
 
 @commands.command(cls=ManyNumbers)
@@ -241,7 +245,7 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
     if as_json:
         click.echo(text)
     else:
-        from relutrim.report.tables import console, show_stability
+        from relutrim.report.tables import show_stability
 
         show_stability(stability, console(), tested)
     if stability.interrupted:
@@ -341,10 +345,10 @@ def compress(
         report = compression_json(result, source, details=details, latency=measured, holdout=tested)
         click.echo(dumps(report))
     else:
-        from relutrim.report.tables import console, show_compression
+        from relutrim.report.tables import show_compression
 
         show_compression(result, console(), measured, tested)
-        click.echo(f"written: {one_line(str(out))}")
+        say(f"written: {one_line(str(out))}")
 
 
 @commands.command()
@@ -355,13 +359,14 @@ def compress(
     show_default=True,
     help="Where the compressed network goes.",
 )
+@talk_options
 def demo(output: Path) -> None:
     """Compress the MNIST classifier that comes with relutrim, and show what happened."""
     from relutrim.compression import compress as run
     from relutrim.domain import Box
     from relutrim.examples import demo_model
     from relutrim.formats import check_writable
-    from relutrim.report.tables import console, show_compression
+    from relutrim.report.tables import show_compression
 
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -369,12 +374,12 @@ def demo(output: Path) -> None:
         raise InputError(f"the folder cannot be made ({error.strerror})", where=str(output)) from None
     target = output / "mnist_2x100_smaller.onnx"
     check_writable(target)
-    click.echo("An MNIST classifier 784-100-100-10, trained with l1 regularisation; all inputs in [0, 1].\n")
+    say("An MNIST classifier 784-100-100-10, trained with l1 regularisation; all inputs in [0, 1].\n")
     with _progress(False) as progress:
         result = run(demo_model(), Box(0, 1), progress=progress)
     result.save(target)
     show_compression(result, console(), result.latency())
-    click.echo(f"written: {one_line(str(target))}")
+    say(f"written: {one_line(str(target))}")
 
 
 def _prepared(model: Path, options: dict[str, Any]) -> tuple[Network, dict[str, Any]]:
@@ -447,28 +452,6 @@ def _keep_apart(output: Path, model: Path, options: dict[str, Any]) -> None:
             raise InputError(
                 f"the output would replace the input {path}; choose another name", where=str(output)
             )
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Progress | None]:
-    """A bar on stderr that shows the stage and how many neurons are decided; none where nobody watches."""
-    if quiet or sys.stderr is None or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description:>8}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("decided"),
-        TimeElapsedColumn(),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("start", total=None)
-        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
 
 
 if __name__ == "__main__":

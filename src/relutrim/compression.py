@@ -15,7 +15,7 @@ from relutrim.domain.domain import Domain
 from relutrim.errors import InputError
 from relutrim.network.graph import Network
 from relutrim.prove.stability import Stability
-from relutrim.prove.verdict import Evidence
+from relutrim.prove.verdict import Evidence, Verdict
 from relutrim.rewrite.draft import Mask, Step
 
 if TYPE_CHECKING:
@@ -203,8 +203,18 @@ def compress_network(
 
     stability = analyse(network, analysis.get("time_limit"), data)
     again = Again(analyse, analysis.get("time_limit")) if analysis.get("method") != "data" else None
+    said = partial(_said, analysis.get("progress"), stability)
+    said("rewrite")
     result = _rewritten(network, stability, wish, data, again)
+    said("compare")
     return _observed(network, stability, wish, data, result)
+
+
+def _said(progress: Progress | None, stability: Stability, stage: str) -> None:
+    """Tell who watches that a stage has begun in which no neuron is decided."""
+    if progress is not None:
+        total = sum(layer.size for layer in stability.layers)
+        progress(stage, total - stability.count(Verdict.UNKNOWN), total)
 
 
 @dataclass(frozen=True)
