@@ -155,6 +155,13 @@ _ANALYSIS = (
         help="Write which units are always 0, one array of bools per layer (of OUT, where there is one).",
     ),
     click.option(
+        "--bounds",
+        type=click.Path(path_type=Path),
+        metavar="B.json",
+        help="Write proven ranges of every neuron, before and behind its ReLU, and of the outputs (of OUT, "
+        "where there is one).",
+    ),
+    click.option(
         "--time-limit",
         type=float,
         metavar="S",
@@ -224,6 +231,7 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
         _keep_apart(output, model, options)
         check_target(output)
     mask = _mask_target(model, options)
+    bounds = _target("bounds", model, options)
     holdout = _held_out_rows(options)
     network, arguments = _prepared(model, options)
     source = model_json(network, model)
@@ -237,6 +245,10 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
 
         weakest = Evidence.DATA if stability.method == "data" else Evidence.PROOF
         write_masks(mask, inactive_units(stability, weakest))
+    if bounds is not None:
+        from relutrim.report.bounds import write_bounds
+
+        write_bounds(bounds, stability, source, arguments["time_limit"])
     text = dumps(analysis_json(stability, source, details=details, holdout=tested))
     if output is not None:
         from relutrim.formats.files import write_text
@@ -318,6 +330,7 @@ def compress(
     _keep_apart(out, model, options)
     check_writable(out)
     mask = _mask_target(model, options)
+    bounds = _target("bounds", model, options)
     holdout = _held_out_rows(options)
     network, arguments = _prepared(model, options)
     source = model_json(network, model)
@@ -339,6 +352,12 @@ def compress(
         from relutrim.masks import write_masks
 
         write_masks(mask, result.masks)
+    if bounds is not None:
+        from relutrim.analysis import analyze_network
+        from relutrim.report.bounds import write_bounds
+
+        again = analyze_network(result.stored, progress=None, **{**arguments, "method": "bounds"})
+        write_bounds(bounds, again, model_json(result.stored, out), arguments["time_limit"])
     tested = _tested(result.stability, holdout)
     measured = result.latency() if latency else None
     if as_json:
@@ -394,6 +413,17 @@ def _prepared(model: Path, options: dict[str, Any]) -> tuple[Network, dict[str, 
     path = options.pop("data")
     data = None if path is None else read_array(path)
     return network, {"domain": domain, "data": data, **options}
+
+
+def _target(option: str, model: Path, options: dict[str, Any]) -> Path | None:
+    """Where another file goes, if it is wanted; that it can go there is known before anything long starts."""
+    path: Path | None = options.pop(option)
+    if path is not None:
+        from relutrim.formats.files import check_target
+
+        _keep_apart(path, model, options)
+        check_target(path)
+    return path
 
 
 def _mask_target(model: Path, options: dict[str, Any]) -> Path | None:
