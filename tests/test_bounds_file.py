@@ -12,7 +12,7 @@ import jsonschema
 import numpy as np
 import onnx
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import oracle
@@ -20,10 +20,11 @@ import relutrim
 import strategies
 from command_line import call
 from relutrim.analysis import analyze_network
+from relutrim.compression import compress_network
 from relutrim.domain import Box, NormalizedBox
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.ranges import tightest
-from relutrim.report.bounds import _decimal, bounds_json
+from relutrim.report.bounds import _decimal, bounds_json, of_compressed
 from relutrim.report.json import dumps, model_json, schema
 from rewriting import dense, linear
 from test_soundness import QUICK, as_domain, slow
@@ -64,6 +65,23 @@ def test_bounds_hold_in_exact_arithmetic(problem: Any, method: str, late: bool) 
     for name, before in stability.ranges.items():  # never wider than what the analysis knew
         assert not bool((ranges[name].lo < before.lo).any())
         assert not bool((ranges[name].hi > before.hi).any())
+
+
+@settings(slow, max_examples=40)
+@given(strategies.problems(), st.sampled_from(["exact", 0.125]))
+def test_bounds_of_what_compression_has_stored_hold_too(problem: Any, tolerance: str | float) -> None:
+    network, random = problem
+    domain = as_domain(random)
+    result = compress_network(network, domain, tolerance=tolerance, **QUICK)
+    stability = of_compressed(result, domain=domain, data=None, **QUICK)
+    found = read(dumps(bounds_json(stability, model_json(result.stored), tightest(stability))))
+    names = {name for relu in result.stored.relus for name in (relu.name, relu.inputs[0])}
+    exact = oracle.exact_value_ranges(result.stored, random.polytope, names | set(result.stored.sources))
+    for layer in found["layers"]:
+        contains(layer["pre"], exact[layer["reads"]])
+        contains(layer["post"], exact[layer["name"]])
+    for output in found["outputs"]:
+        contains(output, exact[output["source"]])
 
 
 @given(end=st.floats(), down=st.booleans())

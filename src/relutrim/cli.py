@@ -16,6 +16,7 @@ import click
 
 from relutrim._version import __version__
 from relutrim.cli_domain import ManyNumbers, domain_options, read_array, take_domain
+from relutrim.cli_instances import instances
 from relutrim.cli_talk import completion, console, say, talk_options, verbose
 from relutrim.cli_talk import progress as _progress
 from relutrim.errors import InputError, RelutrimError, one_line
@@ -95,6 +96,7 @@ def commands(context: click.Context) -> None:
 
 
 commands.add_command(completion)
+commands.add_command(instances)
 _json = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on stdout and nothing else."
 )
@@ -353,10 +355,9 @@ def compress(
 
         write_masks(mask, result.masks)
     if bounds is not None:
-        from relutrim.analysis import analyze_network
-        from relutrim.report.bounds import write_bounds
+        from relutrim.report.bounds import of_compressed, write_bounds
 
-        again = analyze_network(result.stored, progress=None, **{**arguments, "method": "bounds"})
+        again = of_compressed(result, **arguments)
         write_bounds(bounds, again, model_json(result.stored, out), arguments["time_limit"])
     tested = _tested(result.stability, holdout)
     measured = result.latency() if latency else None

@@ -21,6 +21,7 @@ from relutrim.rewrite.draft import Mask, Step
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from relutrim.bounds.values import Interval
     from relutrim.latency import Latency
     from relutrim.observe import Predictions
     from relutrim.prove.cascade import Progress
@@ -73,6 +74,8 @@ class Compression:
     cost: str = "parameters"
     masks: Mapping[str, Mask] = field(default_factory=dict, repr=False)
     """Per ReLU of ``stored``, in its value's shape, which units are always 0 on the domain."""
+    ranges: Mapping[str, Interval] = field(default_factory=dict, repr=False)
+    """Bounds of values of ``stored`` on the domain: proven ones, or none at all."""
     certificate: None = None
 
     @property
@@ -298,6 +301,7 @@ def _observed(
         tolerance=wish.tolerance,
         cost=wish.cost,
         masks=result.inactive,
+        ranges=result.ranges if proved else {},
     )
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from relutrim.analysis import analyze_network
 from relutrim.bounds.values import Interval
 from relutrim.formats.files import write_text
 from relutrim.network.graph import Network
@@ -23,6 +25,9 @@ from relutrim.prove.ranges import tightest
 from relutrim.prove.stability import Stability
 from relutrim.report.json import dumps
 
+if TYPE_CHECKING:
+    from relutrim.compression import Compression
+
 
 def write_bounds(
     path: Path, stability: Stability, model: dict[str, Any], time_limit: float | None = None
@@ -30,6 +35,13 @@ def write_bounds(
     """Write the bounds, whole or not at all. Only the sweep that makes them tighter has a limit."""
     late = 0.0 if stability.interrupted else time_limit
     write_text(path, dumps(bounds_json(stability, model, tightest(stability, Deadline(late)))) + "\n")
+
+
+def of_compressed(result: Compression, **analysis: Any) -> Stability:
+    """The compressed network as it is stored, bounded anew, and met with what its making has proved."""
+    found = analyze_network(result.stored, **{**analysis, "method": "bounds", "progress": None})
+    known = {name: found.ranges[name].meet(known) for name, known in result.ranges.items()}
+    return replace(found, ranges={**found.ranges, **known})
 
 
 def bounds_json(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # these load torch, which ``relutrim inspect`` does without
 
 
 def schema(name: str) -> dict[str, Any]:
-    """A published schema: ``analysis``, ``bounds``, ``compression`` or ``inspection``."""
+    """A published schema: ``analysis``, ``bounds``, ``compression``, ``inspection`` or ``instance``."""
     text = (
         resources.files("relutrim.report").joinpath("schemas", f"{name}-1.json").read_text(encoding="utf-8")
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # these load torch, which ``relutrim inspect`` does without
     from relutrim.latency import Latency
     from relutrim.prove.stability import LayerStability, Stability
 
-_GOOD, _WARNING = "green", "bold red"
+_GOOD, WARNING = "green", "bold red"
 _WIDTH = 10_000
 """Wide enough that a file or a pipe gets every row on one line."""
 
@@ -111,12 +111,12 @@ def show_stability(stability: Stability, console: Console, holdout: Holdout | No
         console.print(
             f"NOT EXACT: of {holdout.stable} neurons that the data leaves stable, "
             f"{holdout.contradicted}{share} are not on {holdout.rows} held-out rows",
-            style=_WARNING,
+            style=WARNING,
         )
     for remark in stability.remarks:
         console.print(one_line(remark))
     if stability.interrupted:
-        console.print("interrupted: neurons that were not decided by then are unknown", style=_WARNING)
+        console.print("interrupted: neurons that were not decided by then are unknown", style=WARNING)
 
 
 def show_compression(
@@ -155,12 +155,12 @@ def show_compression(
     if deviation.proven is None and result.evidence == "proof":
         console.print(
             f"NOT EXACT: no deviation is proven, since {before.dtype} cannot hold the numbers of the network",
-            style=_WARNING,
+            style=WARNING,
         )
     elif deviation.proven is None:
         console.print(
             f"NOT EXACT: verdicts resting on {result.evidence} were used, so no deviation is proven",
-            style=_WARNING,
+            style=WARNING,
         )
     elif deviation.proven == 0:
         console.print("proven deviation on the whole domain: 0 (no kept weight was changed)", style=_GOOD)
