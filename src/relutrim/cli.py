@@ -312,6 +312,12 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
     help="Measure the time of both networks with onnxruntime, if it is installed (a second at most for small "
     "ones).",
 )
+@click.option(
+    "--model-card",
+    type=click.Path(path_type=Path),
+    metavar="CARD.md",
+    help="Write a section for a model card: what was done, on which inputs, and what is proven.",
+)
 def compress(
     model: Path,
     out: Path,
@@ -333,6 +339,7 @@ def compress(
     check_writable(out)
     mask = _mask_target(model, options)
     bounds = _target("bounds", model, options)
+    card = _target("model_card", model, options)
     holdout = _held_out_rows(options)
     network, arguments = _prepared(model, options)
     source = model_json(network, model)
@@ -359,6 +366,14 @@ def compress(
 
         again = of_compressed(result, **arguments)
         write_bounds(bounds, again, model_json(result.stored, out), arguments["time_limit"])
+    if card is not None:
+        from shlex import join
+
+        from relutrim.formats.files import write_text
+        from relutrim.report.card import model_card
+
+        made = model_json(result.stored, out)
+        write_text(card, model_card(result, source, made, join(["relutrim", *sys.argv[1:]])))
     tested = _tested(result.stability, holdout)
     measured = result.latency() if latency else None
     if as_json:

@@ -270,18 +270,20 @@ def _observed(
 ) -> Compression:
     """A rewritten network beside the original."""
     from relutrim.observe import observe
+    from relutrim.origins import with_origins
     from relutrim.search.climb import gradients
 
     proved = EVIDENCE[wish.evidence] == Evidence.PROOF
     assert wish.dtype is not None
     with gradients():
         seen = observe(network, result.stored, stability, data, "float32", wish.dtype)
+    stored = with_origins(result.stored, network, stability)
     single, deployed = seen.by_type["float32"], seen.by_type[wish.dtype]
     return Compression(
-        model=result.stored,
+        model=stored,
         original=network,
         network=result.network,
-        stored=result.stored,
+        stored=stored,
         stability=stability,
         steps=result.steps,
         deviation=Deviation(
