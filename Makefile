@@ -14,13 +14,13 @@ test: lint
 	$(BIN)/python -m pytest
 
 lint: $(STAMP_DEV)
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs examples
+	$(BIN)/ruff format --check src tests benchmarks docs examples
 	$(BIN)/mypy
 
 format: $(STAMP_DEV)
-	$(BIN)/ruff check --fix src tests benchmarks docs
-	$(BIN)/ruff format src tests benchmarks docs
+	$(BIN)/ruff check --fix src tests benchmarks docs examples
+	$(BIN)/ruff format src tests benchmarks docs examples
 
 bench: $(STAMP_DEV)
 	$(BIN)/python -m benchmarks.stability
@@ -30,6 +30,7 @@ bench: $(STAMP_DEV)
 	$(BIN)/python -m benchmarks.public --section public
 	$(BIN)/python -m benchmarks.inexact --section inexact
 	$(BIN)/python -m benchmarks.vgg --section vgg
+	$(BIN)/python -m benchmarks.neighbours --section neighbours
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-output

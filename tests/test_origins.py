@@ -130,6 +130,13 @@ def test_normalised_inputs_have_origins() -> None:
     assert found["units"] == [0, 2]
 
 
+@pytest.mark.parametrize("size", [1e300, 1e-300])
+def test_numbers_beyond_all_measure_have_no_origins_and_do_no_harm(size: float) -> None:
+    small = dense(linear([[size], [-size]]), linear([[size, 1.0]]), linear([[1.0]]))
+    for units in written(relutrim.compress(small, Box(-1, 1), time_limit=5)).values():
+        assert all(unit is None or unit < 2 for unit in units["units"])
+
+
 def test_metadata_changes_nothing_that_is_computed(tmp_path: Path) -> None:
     result = relutrim.compress(relutrim.demo_model(), Box(0, 1))
     result.save(tmp_path / "with.onnx")

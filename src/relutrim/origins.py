@@ -105,12 +105,14 @@ def _matched(mine: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor], close: 
     likeness = (value / value.norm(dim=0)).T @ (other / other.norm(dim=0))
     best = likeness.nan_to_num(-1.0).argmax(1)
     for unit, there in enumerate(best.tolist()):
-        if not (largest[unit] > 0 and largest_there[there] > 0):
+        scale = float(largest[unit] / largest_there[there])
+        if not 0 < scale < math.inf:  # never seen active, or beyond what can be computed
             continue
-        scale = largest[unit] / largest_there[there]
         expected, rise = scale * other[:, there], scale * slope_there[:, there]
         apart = (value[:, unit] - expected).abs().max()
         on = expected > _POSITIVE * largest[unit]
+        if not bool(on.any()):
+            continue
         steep = rise[on].abs().max()
         differ = (slope[on, unit] - rise[on]).abs().max()
         if apart <= close * largest[unit] and differ <= close * steep:
