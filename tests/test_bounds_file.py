@@ -170,3 +170,20 @@ def test_a_target_that_cannot_be_written_is_found_before_anything_else(
         )
         assert found.code == 2
         assert not Path("v.json").exists()
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--bounds", "o.onnx"],
+        ["--model-card", "./o.onnx"],
+        ["--bounds", "a", "--model-card", "a"],
+        ["--mask", "a.npz", "--bounds", "a.npz"],
+    ],
+)
+def test_no_output_takes_the_place_of_another(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    found = call(capsys, "compress", relutrim.demo_model(), "o.onnx", "--box", "0", "1", *options)
+    assert found.code == 2
+    assert "two outputs" in found.err
+    assert not any(Path().iterdir())

@@ -233,7 +233,7 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
         _keep_apart(output, model, options)
         check_target(output)
     mask = _mask_target(model, options)
-    bounds = _target("bounds", model, options)
+    bounds = _target("bounds", model, options, output, mask)
     holdout = _held_out_rows(options)
     network, arguments = _prepared(model, options)
     source = model_json(network, model)
@@ -338,8 +338,8 @@ def compress(
     _keep_apart(out, model, options)
     check_writable(out)
     mask = _mask_target(model, options)
-    bounds = _target("bounds", model, options)
-    card = _target("model_card", model, options)
+    bounds = _target("bounds", model, options, out, mask)
+    card = _target("model_card", model, options, out, mask, bounds)
     holdout = _held_out_rows(options)
     network, arguments = _prepared(model, options)
     source = model_json(network, model)
@@ -431,13 +431,15 @@ def _prepared(model: Path, options: dict[str, Any]) -> tuple[Network, dict[str, 
     return network, {"domain": domain, "data": data, **options}
 
 
-def _target(option: str, model: Path, options: dict[str, Any]) -> Path | None:
+def _target(option: str, model: Path, options: dict[str, Any], *others: Path | None) -> Path | None:
     """Where another file goes, if it is wanted; that it can go there is known before anything long starts."""
     path: Path | None = options.pop(option)
     if path is not None:
         from relutrim.formats.files import check_target
 
         _keep_apart(path, model, options)
+        if any(other is not None and other.resolve() == path.resolve() for other in others):
+            raise InputError("two outputs have this name; choose another for one of them", where=str(path))
         check_target(path)
     return path
 
