@@ -14,13 +14,13 @@ test: lint
 	$(BIN)/python -m pytest
 
 lint: $(STAMP_DEV)
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs examples
+	$(BIN)/ruff format --check src tests benchmarks docs examples
 	$(BIN)/mypy
 
 format: $(STAMP_DEV)
-	$(BIN)/ruff check --fix src tests benchmarks docs
-	$(BIN)/ruff format src tests benchmarks docs
+	$(BIN)/ruff check --fix src tests benchmarks docs examples
+	$(BIN)/ruff format src tests benchmarks docs examples
 
 bench: $(STAMP_DEV)
 	$(BIN)/python -m benchmarks.stability
@@ -32,6 +32,7 @@ bench: $(STAMP_DEV)
 	$(BIN)/python -m benchmarks.vgg --section vgg
 	$(BIN)/python -m benchmarks.kill --section kill
 	$(BIN)/python -m benchmarks.certificates --section certificates
+	$(BIN)/python -m benchmarks.neighbours --section neighbours
 
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"

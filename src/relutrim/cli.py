@@ -7,8 +7,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,10 @@ import click
 
 from relutrim._version import __version__
 from relutrim.cli_domain import ManyNumbers, domain_options, take_domain
+from relutrim.cli_instances import instances
 from relutrim.cli_reproduce import reproduce
+from relutrim.cli_talk import completion, console, say, talk_options, verbose
+from relutrim.cli_talk import progress as _progress
 from relutrim.cli_train import train
 from relutrim.errors import InputError, RelutrimError, one_line
 from relutrim.formats.arrays import read_array
@@ -27,7 +30,6 @@ from relutrim.rewrite.cost import Cost
 if TYPE_CHECKING:
     from relutrim.holdout import Holdout
     from relutrim.network import Network
-    from relutrim.prove.cascade import Progress
     from relutrim.prove.stability import Stability
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -96,6 +98,8 @@ def commands(context: click.Context) -> None:
         context.exit(2)
 
 
+commands.add_command(completion)
+commands.add_command(instances)
 _json = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on stdout and nothing else."
 )
@@ -162,6 +166,13 @@ _ANALYSIS = (
         help="Write a report for people: one HTML file with pictures that loads nothing from anywhere.",
     ),
     click.option(
+        "--bounds",
+        type=click.Path(path_type=Path),
+        metavar="B.json",
+        help="Write proven ranges of every neuron, before and behind its ReLU, and of the outputs (of OUT, "
+        "where there is one).",
+    ),
+    click.option(
         "--time-limit",
         type=float,
         metavar="S",
@@ -188,6 +199,7 @@ _ANALYSIS = (
     _arch,
     click.option("--details", is_flag=True, help="Bounds, margin and evidence of every neuron in the JSON."),
     _json,
+    talk_options,
 )
 
 
@@ -202,6 +214,7 @@ def analysis_options(command: F) -> F:
 @click.argument("model", type=click.Path(path_type=Path))
 @_arch
 @_json
+@talk_options
 def inspect(model: Path, arch: str | None, as_json: bool) -> None:
     """Show what MODEL consists of."""
     network = _loaded(model, arch)
@@ -210,9 +223,9 @@ def inspect(model: Path, arch: str | None, as_json: bool) -> None:
 
         click.echo(dumps(inspection_json(network, model)))
     else:
-        from relutrim.report.tables import console, show_network
+        from relutrim.report.tables import show_network
 
-        show_network(network, console())
+        show_network(network, console(), more=verbose())
 
 
 @commands.command(cls=ManyNumbers)
@@ -236,6 +249,7 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
         _keep_apart(output, model, options)
         check_target(output)
     mask, page = _mask_target(model, options), _report_target(model, options, output)
+    bounds = _target("bounds", model, options, output, mask)
     holdout = _held_out_rows(options)
     network, arguments = _prepared(model, options)
     source = model_json(network, model)
@@ -249,6 +263,10 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
 
         weakest = Evidence.DATA if stability.method == "data" else Evidence.PROOF
         write_masks(mask, inactive_units(stability, weakest))
+    if bounds is not None:
+        from relutrim.report.bounds import write_bounds
+
+        write_bounds(bounds, stability, source, arguments["time_limit"])
     text = dumps(analysis_json(stability, source, details=details, holdout=tested))
     if output is not None:
         from relutrim.formats.files import write_text
@@ -263,7 +281,7 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
     if as_json:
         click.echo(text)
     else:
-        from relutrim.report.tables import console, show_stability
+        from relutrim.report.tables import show_stability
 
         show_stability(stability, console(), tested)
     if stability.interrupted:
@@ -322,6 +340,12 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
     help="Measure the time of both networks with onnxruntime, if it is installed (a second at most for small "
     "ones).",
 )
+@click.option(
+    "--model-card",
+    type=click.Path(path_type=Path),
+    metavar="CARD.md",
+    help="Write a section for a model card: what was done, on which inputs, and what is proven.",
+)
 def compress(
     model: Path,
     out: Path,
@@ -350,6 +374,8 @@ def compress(
         if certificate.absolute() == out.absolute():
             raise InputError("OUT and the certificate cannot be one file", where=str(certificate))
     mask, page = _mask_target(model, options), _report_target(model, options, out)
+    bounds = _target("bounds", model, options, out, mask)
+    card = _target("model_card", model, options, out, mask, bounds)
     holdout = _held_out_rows(options)
     plain = not options["output_relu"]
     network, arguments = _prepared(model, options)
@@ -376,6 +402,19 @@ def compress(
         from relutrim.masks import write_masks
 
         write_masks(mask, result.masks)
+    if bounds is not None:
+        from relutrim.report.bounds import of_compressed, write_bounds
+
+        again = of_compressed(result, **arguments)
+        write_bounds(bounds, again, model_json(result.stored, out), arguments["time_limit"])
+    if card is not None:
+        from shlex import join
+
+        from relutrim.formats.files import write_text
+        from relutrim.report.card import model_card
+
+        made = model_json(result.stored, out)
+        write_text(card, model_card(result, source, made, join(["relutrim", *sys.argv[1:]])))
     tested = _tested(result.stability, holdout)
     measured = result.latency() if latency else None
     if page is not None:
@@ -397,12 +436,12 @@ def compress(
         report = compression_json(result, source, details=details, latency=measured, holdout=tested)
         click.echo(dumps(report))
     else:
-        from relutrim.report.tables import console, show_compression
+        from relutrim.report.tables import show_compression
 
         show_compression(result, console(), measured, tested)
-        click.echo(f"written: {one_line(str(out))}" + (f", {one_line(str(page))}" if page else ""))
+        say(f"written: {one_line(str(out))}" + (f", {one_line(str(page))}" if page else ""))
         if certificate is not None and result.certificate is not None:
-            click.echo(
+            say(
                 f"certified within {result.certificate.bound:.2e} on the whole domain: "
                 f"{one_line(str(certificate))}"
             )
@@ -452,6 +491,7 @@ def check(
     show_default=True,
     help="Where the compressed network and its report go.",
 )
+@talk_options
 def demo(output: Path) -> None:
     """Compress the MNIST classifier that comes with relutrim, and show what happened."""
     from relutrim.compression import compress as run
@@ -462,7 +502,7 @@ def demo(output: Path) -> None:
     from relutrim.report.html.environment import command_line
     from relutrim.report.html.page import compression_page
     from relutrim.report.json import model_json
-    from relutrim.report.tables import console, show_compression
+    from relutrim.report.tables import show_compression
 
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -471,7 +511,7 @@ def demo(output: Path) -> None:
     target, page = output / "mnist_2x100_smaller.onnx", output / "report.html"
     check_writable(target)
     check_target(page)
-    click.echo("An MNIST classifier 784-100-100-10, trained with l1 regularisation; all inputs in [0, 1].\n")
+    say("An MNIST classifier 784-100-100-10, trained with l1 regularisation; all inputs in [0, 1].\n")
     with _progress(False) as progress:
         result = run(demo_model(), Box(0, 1), progress=progress)
     result.save(target)
@@ -479,7 +519,7 @@ def demo(output: Path) -> None:
     source = {**model_json(result.original, demo_model()), "path": demo_model().name}
     write_text(page, compression_page(result, source, out=target, latency=measured, command=command_line()))
     show_compression(result, console(), measured)
-    click.echo(f"written: {one_line(str(target))}, {one_line(str(page))}")
+    say(f"written: {one_line(str(target))}, {one_line(str(page))}")
 
 
 def _prepared(model: Path, options: dict[str, Any]) -> tuple[Network, dict[str, Any]]:
@@ -494,6 +534,19 @@ def _prepared(model: Path, options: dict[str, Any]) -> tuple[Network, dict[str, 
     path = options.pop("data")
     data = None if path is None else read_array(path)
     return network, {"domain": domain, "data": data, **options}
+
+
+def _target(option: str, model: Path, options: dict[str, Any], *others: Path | None) -> Path | None:
+    """Where another file goes, if it is wanted; that it can go there is known before anything long starts."""
+    path: Path | None = options.pop(option)
+    if path is not None:
+        from relutrim.formats.files import check_target
+
+        _keep_apart(path, model, options)
+        if any(other is not None and other.resolve() == path.resolve() for other in others):
+            raise InputError("two outputs have this name; choose another for one of them", where=str(path))
+        check_target(path)
+    return path
 
 
 def _mask_target(model: Path, options: dict[str, Any]) -> Path | None:
@@ -570,28 +623,6 @@ def _keep_apart(output: Path, model: Path, options: dict[str, Any]) -> None:
             raise InputError(
                 f"the output would replace the input {path}; choose another name", where=str(output)
             )
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Progress | None]:
-    """A bar on stderr that shows the stage and how many neurons are decided; none where nobody watches."""
-    if quiet or sys.stderr is None or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description:>8}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("decided"),
-        TimeElapsedColumn(),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("start", total=None)
-        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
 
 
 commands.add_command(train)

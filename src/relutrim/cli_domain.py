@@ -133,7 +133,7 @@ def _base(kind: str, given: dict[str, Any], network: Network) -> Domain:
         if given["radius"] is None:
             raise InputError("--center needs --radius")
         return _around(given["center"], given["radius"], network)
-    return _from_vnnlib(given["vnnlib"], network)
+    return from_vnnlib(given["vnnlib"], network)
 
 
 def _around(path: Path, radius: float, network: Network) -> Domain:
@@ -152,7 +152,8 @@ def _around(path: Path, radius: float, network: Network) -> Domain:
         raise error.at(str(path)) from None
 
 
-def _from_vnnlib(path: Path, network: Network) -> Domain:
+def from_vnnlib(path: Path, network: Network) -> Domain:
+    """The inputs that a VNN-LIB file is about."""
     from dataclasses import replace
 
     from relutrim.domain import Box

@@ -15,12 +15,13 @@ from relutrim.domain.domain import Domain
 from relutrim.errors import InputError
 from relutrim.network.graph import Network
 from relutrim.prove.stability import Stability
-from relutrim.prove.verdict import Evidence
+from relutrim.prove.verdict import Evidence, Verdict
 from relutrim.rewrite.draft import Mask, Step
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from relutrim.bounds.values import Interval
     from relutrim.certificate.write import Certificate
     from relutrim.latency import Latency
     from relutrim.observe import Predictions
@@ -88,6 +89,8 @@ class Compression:
     cost: str = "parameters"
     masks: Mapping[str, Mask] = field(default_factory=dict, repr=False)
     """Per ReLU of ``stored``, in its value's shape, which units are always 0 on the domain."""
+    ranges: Mapping[str, Interval] = field(default_factory=dict, repr=False)
+    """Bounds of values of ``stored`` on the domain: proven ones, or none at all."""
     certificate: Certificate | None = None
     """The proof for whoever trusts nobody, where one was asked for."""
 
@@ -276,25 +279,30 @@ def compress_network(
     # A certificate speaks of the original's verdicts only.
     anew = analysis.get("method") != "data" and not certificate
     again = Again(analyse, analysis.get("time_limit")) if anew else None
+    said = partial(_said, analysis.get("progress"), stability)
+    said("rewrite")
     result = _rewritten(network, stability, wish, data, again)
-    proof = _certified(network, stability, wish, data, result, source) if certificate else None
-    return replace(_observed(network, stability, wish, data, result), certificate=proof)
+    said("compare")
+    found = _observed(network, stability, wish, data, result)
+    if not certificate:
+        return found
+    said("certify")
+    return replace(found, certificate=_certified(found, wish, data, source))
 
 
-def _certified(
-    network: Network, stability: Stability, wish: Wish, data: Any, result: Rewritten, source: bytes | None
-) -> Certificate:
+def _certified(found: Compression, wish: Wish, data: Any, source: bytes | None) -> Certificate:
     """The certificate of a rewritten network, within what the tolerance allows."""
     from relutrim.certificate.write import certify, exactly_storable
     from relutrim.formats.onnx.write import network_to_proto
 
+    network, stability = found.original, found.stability
     allowed = allowed_deviation(network, stability, wish.tolerance, data)
     limits = None
     if allowed is not None:
         limits = [allowed[output.source].flatten().numpy() for output in network.outputs]
     if source is None:
         source = network_to_proto(exactly_storable(network)).SerializeToString(deterministic=True)
-    return certify(source, result.stored, stability, result.steps, wish.tolerance, limits)
+    return certify(source, found.stored, stability, found.steps, wish.tolerance, limits)
 
 
 def _journal_of(smaller: Network, original: Network, data: Any, folder: str | Path | None) -> Path | None:
@@ -306,6 +314,13 @@ def _journal_of(smaller: Network, original: Network, data: Any, folder: str | Pa
     from relutrim.journal.identity import content_digest
 
     return Path(folder) / f"again-{content_digest((smaller, data))[:16]}"
+
+
+def _said(progress: Progress | None, stability: Stability, stage: str) -> None:
+    """Tell who watches that a stage has begun in which no neuron is decided."""
+    if progress is not None:
+        total = sum(layer.size for layer in stability.layers)
+        progress(stage, total - stability.count(Verdict.UNKNOWN), total)
 
 
 @dataclass(frozen=True)
@@ -358,18 +373,20 @@ def _observed(
 ) -> Compression:
     """A rewritten network beside the original."""
     from relutrim.observe import observe
+    from relutrim.origins import with_origins
     from relutrim.search.climb import gradients
 
     proved = EVIDENCE[wish.evidence] == Evidence.PROOF
     assert wish.dtype is not None
     with gradients():
         seen = observe(network, result.stored, stability, data, "float32", wish.dtype)
+    stored = with_origins(result.stored, network, stability)
     single, deployed = seen.by_type["float32"], seen.by_type[wish.dtype]
     return Compression(
-        model=result.stored,
+        model=stored,
         original=network,
         network=result.network,
-        stored=result.stored,
+        stored=stored,
         stability=stability,
         steps=result.steps,
         deviation=Deviation(
@@ -389,6 +406,7 @@ def _observed(
         tolerance=wish.tolerance,
         cost=wish.cost,
         masks=result.inactive,
+        ranges=result.ranges if proved else {},
     )
 
 

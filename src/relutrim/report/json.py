@@ -20,7 +20,9 @@ if TYPE_CHECKING:  # these load torch, which ``relutrim inspect`` does without
 
 
 def schema(name: str) -> dict[str, Any]:
-    """A published schema: ``analysis``, ``compression``, ``inspection`` or ``training``."""
+    """A published schema: ``analysis``, ``bounds``, ``compression``, ``inspection``, ``instance``,
+    ``training``.
+    """
     text = (
         resources.files("relutrim.report").joinpath("schemas", f"{name}-1.json").read_text(encoding="utf-8")
     )

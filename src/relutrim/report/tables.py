@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from relutrim.errors import one_line
 from relutrim.network.graph import Network
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # these load torch, which ``relutrim inspect`` does without
     from relutrim.latency import Latency
     from relutrim.prove.stability import LayerStability, Stability
 
+_GOOD, WARNING = "green", "bold red"
 _WIDTH = 10_000
 """Wide enough that a file or a pipe gets every row on one line."""
 
@@ -36,8 +38,13 @@ def console() -> Console:
     )
 
 
-def show_network(network: Network, console: Console) -> None:
-    """The nodes of a network, one a line."""
+def show_network(network: Network, console: Console, *, more: bool = False) -> None:
+    """The size of a network, its nodes, one a line, and with ``more`` what else its file says."""
+    console.print(
+        f"{'-'.join(map(str, network.widths))}: {network.neurons:,} neurons, {network.connections:,} "
+        f"connections, {network.parameters:,} parameters, {network.dtype}",
+        style="bold",
+    )
     table = Table(_name("node"), "operator", "shape", _right("parameters"), show_edge=False)
     table.add_row(one_line(network.input.name), "input", _shape(network.input.shape), "")
     for node in network.nodes:
@@ -57,14 +64,16 @@ def show_network(network: Network, console: Console) -> None:
             "",
         )
     console.print(table)
-    console.print(
-        f"{network.neurons:,} neurons, {network.connections:,} connections, "
-        f"{network.parameters:,} parameters, {network.dtype}"
-    )
+    if more:
+        console.print(f"{len(network.unread_inputs):,} of {network.input.size:,} inputs are not read")
+        console.print(f"{network.zeros:,} weights are 0")
+        for key, value in network.metadata.items():
+            console.print(f"metadata: {one_line(key)} = {one_line(value)}", soft_wrap=True)
 
 
 def show_stability(stability: Stability, console: Console, holdout: Holdout | None = None) -> None:
-    """Verdicts per layer, and what they rest on."""
+    """How many neurons have which verdict, then per layer, and what that rests on."""
+    console.print(str(stability), style="bold")
     table = Table(
         _name("layer"),
         *(_right(word) for word in ("neurons", "active", "inactive", "unstable", "unknown")),
@@ -86,12 +95,12 @@ def show_stability(stability: Stability, console: Console, holdout: Holdout | No
         table.add_row(
             one_line(layer.name),
             str(layer.size),
-            *map(str, counts),
+            *map(str, counts[:-1]),
+            Text(str(counts[-1]), style="yellow" if counts[-1] else ""),
             rests,
             *([_channels(layer)] if spatial else []),
         )
     console.print(table)
-    console.print(str(stability))
     if stability.data_rows_outside:
         console.print(
             f"{stability.data_rows_outside} of {stability.data_rows} data rows do not provably "
@@ -101,18 +110,22 @@ def show_stability(stability: Stability, console: Console, holdout: Holdout | No
         share = "" if holdout.share is None else f" ({100 * holdout.share:.2f}%)"
         console.print(
             f"NOT EXACT: of {holdout.stable} neurons that the data leaves stable, "
-            f"{holdout.contradicted}{share} are not on {holdout.rows} held-out rows"
+            f"{holdout.contradicted}{share} are not on {holdout.rows} held-out rows",
+            style=WARNING,
         )
     for remark in stability.remarks:
         console.print(one_line(remark))
     if stability.interrupted:
-        console.print("interrupted: neurons that were not decided by then are unknown")
+        console.print("interrupted: neurons that were not decided by then are unknown", style=WARNING)
 
 
 def show_compression(
     result: Compression, console: Console, latency: Latency | None = None, holdout: Holdout | None = None
 ) -> None:
-    """The analysis, the sizes before and after, the rewrites, the deviation and the latency."""
+    """What came out in one line, then the analysis, the sizes before and after, the rewrites, the deviation
+    and the latency.
+    """
+    console.print(_headline(result), style="bold")
     show_stability(result.stability, console, holdout)
     console.print()
     before, after = result.original, result.stored
@@ -141,18 +154,21 @@ def show_compression(
     deviation = result.deviation
     if deviation.proven is None and result.evidence == "proof":
         console.print(
-            f"NOT EXACT: no deviation is proven, since {before.dtype} cannot hold the numbers of the network"
+            f"NOT EXACT: no deviation is proven, since {before.dtype} cannot hold the numbers of the network",
+            style=WARNING,
         )
     elif deviation.proven is None:
         console.print(
-            f"NOT EXACT: verdicts resting on {result.evidence} were used, so no deviation is proven"
+            f"NOT EXACT: verdicts resting on {result.evidence} were used, so no deviation is proven",
+            style=WARNING,
         )
     elif deviation.proven == 0:
-        console.print("proven deviation on the whole domain: 0 (no kept weight was changed)")
+        console.print("proven deviation on the whole domain: 0 (no kept weight was changed)", style=_GOOD)
     else:
         console.print(
             f"proven deviation on the whole domain: {deviation.proven:.2e} (file), "
-            f"{deviation.proven_float64:.2e} (float64)"
+            f"{deviation.proven_float64:.2e} (float64)",
+            style=_GOOD,
         )
     _show_observed(deviation, console)
     if after.unread_inputs:
@@ -170,6 +186,22 @@ def show_compression(
                 f"--tolerance rounding would remove {share:.1f}% of the connections, with a proven deviation "
                 f"of {more.deviation_stored:.2e}"
             )
+
+
+def _headline(result: Compression) -> str:
+    """What went, and what is promised."""
+    before, after, proven = result.original, result.stored, result.deviation.proven
+    if proven is None:
+        promise = "NOT EXACT: nothing is proven about the outputs"
+    elif proven == 0:
+        promise = "every output is the same on the whole domain (proven)"
+    else:
+        promise = f"no output moves by more than {proven:.2e} on the whole domain (proven)"
+    gone = before.parameters - after.parameters
+    if not gone and before.neurons == after.neurons:
+        return f"nothing to remove; {promise}"
+    share = f"{100 * gone / before.parameters:.1f}% of the parameters" if before.parameters else "nothing"
+    return f"{before.neurons - after.neurons:,} of {before.neurons:,} neurons and {share} removed; {promise}"
 
 
 def _channels(layer: LayerStability) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relutrim.bounds.values import Interval
 from relutrim.network.graph import Network
 from relutrim.network.operators import Linear, Relu
 from relutrim.prove.stability import Stability
@@ -62,6 +63,8 @@ class Rewritten:
     """Per source of an output, how far each entry can have moved in memory."""
     inactive: Mapping[str, Mask]
     """Per ReLU, in its value's shape, which units of ``stored`` are always 0."""
+    ranges: Mapping[str, Interval]
+    """Bounds of every value of ``stored``, as good as the verdicts that were used."""
 
 
 def rewrite(
@@ -107,6 +110,7 @@ def rewrite(
         kept.proven,
         original.deviation,
         _inactive(kept, weakest),
+        kept.ranges,
     )
 
 
@@ -159,6 +163,7 @@ def _finished(draft: Draft, weakest: Evidence) -> Rewritten:
         file.proven,
         memory.deviation,
         _inactive(file, weakest),
+        file.ranges,
     )
 
 

@@ -117,7 +117,7 @@ def linear(emission: Emission, node: Node, operator: Linear) -> None:
     if emission.rank(node.inputs[0]) == 2:
         weight = emission.weights(f"{name}.weight", operator.weight)
         bias = emission.weights(f"{name}.bias", operator.bias)
-        emission.steps(node, [("Gemm", [weight, bias], {"transB": 1})])
+        emission.steps(node, [("Gemm", [weight, bias], {"alpha": 1.0, "beta": 1.0, "transB": 1})])
         return
     steps: list[tuple[str, list[str], dict[str, Any]]] = []
     steps.append(("MatMul", [emission.weights(f"{name}.weight", operator.weight.T)], {}))

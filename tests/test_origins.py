@@ -1,0 +1,202 @@
+"""Origins in the metadata, and the model card."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import given, settings
+
+import relutrim
+import strategies
+from command_line import call
+from relutrim.compression import compress_network
+from relutrim.domain import Box, NormalizedBox
+from relutrim.formats import load
+from relutrim.network import Network
+from relutrim.origins import KEY
+from relutrim.prove.verdict import Verdict
+from rewriting import dense, linear
+from test_drop_channels import conv, network
+from test_soundness import QUICK, as_domain, slow
+
+
+def written(result: Any) -> dict[str, Any]:
+    """What the compressed network says of where its units are from."""
+    made: dict[str, Any] = json.loads(result.stored.metadata[KEY])
+    assert list(made) == [relu.name for relu in result.stored.relus]
+    return made
+
+
+def test_kept_units_name_their_places_and_carriers_have_none() -> None:
+    result = relutrim.compress(relutrim.demo_model(), Box(0, 1))
+    made = written(result)
+    for layer, first in zip(result.stability.layers, (True, False), strict=True):
+        found = made[layer.name]
+        assert found["layer"] == layer.name
+        known = [unit for unit in found["units"] if unit is not None]
+        if first:  # inactive units went, and nothing else happened
+            assert found["units"] == sorted(set(range(100)) - set(layer.which(Verdict.INACTIVE)))
+        else:  # ten carriers stand for all that is active
+            assert sorted(known) == layer.which(Verdict.UNSTABLE)
+            assert found["units"].count(None) == 10
+    assert result.stored.metadata["test_accuracy_or_loss"]  # what was there before
+
+
+@settings(slow, max_examples=50)
+@given(strategies.problems(extreme=False))
+def test_an_origin_computes_the_same_up_to_a_positive_number(problem: Any) -> None:
+    small, random = problem
+    result = compress_network(small, as_domain(random), **QUICK)
+    box = result.stability.problem.region()
+    x = box.sample(64, torch.Generator().manual_seed(77))
+    before, after = small.run(x), result.stored.run(x)
+    for name, found in written(result).items():
+        mine = after[name].reshape(len(x), -1)
+        assert len(found["units"]) == mine.shape[1]
+        for unit, origin in enumerate(found["units"]):
+            if origin is None:
+                continue
+            theirs = before[found["layer"]].reshape(len(x), -1)[:, origin]
+            if theirs.max() > 0 and mine[:, unit].max() > 0:
+                scale = mine[:, unit].max() / theirs.max()
+                torch.testing.assert_close(
+                    mine[:, unit], scale * theirs, rtol=1e-3, atol=1e-3 * float(mine[:, unit].max())
+                )
+
+
+def test_a_multiple_is_an_origin_and_a_shifted_or_bent_copy_is_not() -> None:
+    """Two collinear neurons become one; u and -u are none of each other."""
+    small = dense(
+        linear([[1, -1], [2, -2], [-1, 1], [1, 1]], [0.25, 0.5, 0.5, -0.5]),
+        linear([[1, 1, 1, 1], [1, 0, 2, 3]]),
+    )
+    result = relutrim.compress(small, Box(0, 1))
+    (found,) = written(result).values()
+    kept = [unit for unit in found["units"] if unit is not None]
+    assert len(found["units"]) == 3
+    assert len(kept) == 3
+    assert len({0, 1} & set(kept)) == 1
+    assert {2, 3} <= set(kept)
+
+
+def test_compressed_twice_the_first_network_counts(tmp_path: Path) -> None:
+    first = relutrim.compress(relutrim.demo_model(), Box(0, 1))
+    first.save(tmp_path / "first.onnx")
+    second = relutrim.compress(tmp_path / "first.onnx", Box(0, 0.5))
+    once, twice = written(first), written(second)
+    for name, found in twice.items():
+        known = [unit for unit in found["units"] if unit is not None]
+        assert known
+        assert set(known) <= set(once[name]["units"])
+        original, small = load(relutrim.demo_model()), second.stored
+        x = torch.rand(200, 784, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) / 2
+        mine, theirs = small.run(x)[name], original.run(x)[name]
+        for unit, origin in enumerate(found["units"]):
+            if origin is not None and theirs[:, origin].max() > 0:
+                scale = mine[:, unit].max() / theirs[:, origin].max()
+                torch.testing.assert_close(mine[:, unit], scale * theirs[:, origin], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("nonsense", ["", "{", "[1]", '{"relu1": 3}', '{"relu1": {"units": ["a"]}}'])
+def test_nonsense_in_the_metadata_is_not_taken_for_origins(nonsense: str) -> None:
+    small = dense(linear([[1, -1], [-1, -1]], [0, -1]), linear([[1, 1]]))
+    small = Network(small.input, small.nodes, small.outputs, small.dtype, {KEY: nonsense, "mine": "stays"})
+    result = relutrim.compress(small, Box(0, 1))
+    assert written(result)["relu1"] == {"layer": "relu1", "units": [0]}
+    assert result.stored.metadata["mine"] == "stays"
+
+
+def test_channels_have_origins() -> None:
+    small = network(
+        (2, 5, 5),
+        ("c1", conv(2, 4, dead=(1,)), "x"),
+        ("r1", relutrim.network.Relu(), "c1"),
+        ("c2", conv(4, 3), "r1"),
+    )
+    result = relutrim.compress(small, Box(0, 1))
+    assert written(result)["r1"] == {"layer": "r1", "units": [0, 2, 3]}
+
+
+def test_normalised_inputs_have_origins() -> None:
+    small = dense(linear([[1, -1], [-1, -1], [1, 2]], [0, -2, -1]), linear([[1, 1, 1], [0, 1, 2]]))
+    result = relutrim.compress(small, NormalizedBox(0, 1, 0.25, 0.5))
+    (found,) = written(result).values()
+    assert found["units"] == [0, 2]
+
+
+@pytest.mark.parametrize("size", [1e300, 1e-300])
+def test_numbers_beyond_all_measure_have_no_origins_and_do_no_harm(size: float) -> None:
+    small = dense(linear([[size], [-size]]), linear([[size, 1.0]]), linear([[1.0]]))
+    for units in written(relutrim.compress(small, Box(-1, 1), time_limit=5)).values():
+        assert all(unit is None or unit < 2 for unit in units["units"])
+
+
+def test_metadata_changes_nothing_that_is_computed(tmp_path: Path) -> None:
+    result = relutrim.compress(relutrim.demo_model(), Box(0, 1))
+    result.save(tmp_path / "with.onnx")
+    proto = onnx.load(tmp_path / "with.onnx")
+    assert {entry.key for entry in proto.metadata_props} >= {KEY, "test_accuracy_or_loss"}
+    x = torch.rand(10, 784, dtype=torch.float64)
+    torch.testing.assert_close(load(tmp_path / "with.onnx")(x), result.stored(x), rtol=0, atol=0)
+
+
+# The model card
+
+
+@pytest.fixture
+def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def make(*options: str) -> str:
+        found = call(
+            capsys, "compress", relutrim.demo_model(), "out.onnx", *options, "--model-card", "CARD.md", "-q"
+        )
+        assert (found.code, found.out, found.err) == (0, "", "")
+        return Path("CARD.md").read_text()
+
+    return make
+
+
+def test_the_card_says_what_was_done_and_what_is_proven(card: Any) -> None:
+    text = card("--box", "0", "1")
+    assert text.startswith("## Compression\n")
+    assert "every number between 0 and 1. Nothing is promised for any other input" in text
+    assert "**Proven**: on every input below" in text
+    assert "| parameters | 89,610 | 52,499 |" in text
+    assert "49 are proven to be 0" in text
+    assert "- drop-inactive at relu1.out: removed 37 inactive of 100 neurons" in text
+    assert "$ relutrim compress " in text
+    assert "Not exact" not in text
+
+
+def test_the_card_does_not_call_data_a_proof(card: Any) -> None:
+    np.save("d.npy", np.random.default_rng(0).uniform(0, 1, (50, 784)))
+    text = card("--box", "0", "1", "--method", "data", "--data", "d.npy", "--evidence", "data")
+    assert "**Not exact.**" in text
+    assert "**Proven**" not in text
+    assert "on weaker evidence" in text
+
+
+def test_the_card_states_domains_exactly(card: Any) -> None:
+    text = card(
+        "--normalized-box",
+        "0",
+        "1.00000001",
+        "--mean",
+        "0.1307",
+        "--std",
+        "0.3081",
+        "--sum-between",
+        "9",
+        "99",
+    )
+    assert (
+        "between 0 and 1.00000001 before normalisation by mean 0.1307 and standard deviation 0.3081" in text
+    )
+    assert "subject to 1 linear constraint." in text
