@@ -15,10 +15,11 @@ project = "relutrim"
 author = "the relutrim developers"
 version = release = relutrim.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "mathml", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"relutrim {release}"
 autodoc_typehints = "description"

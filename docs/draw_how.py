@@ -4,6 +4,7 @@ docs/draw_how.py.
 
 from __future__ import annotations
 
+from html import escape
 from pathlib import Path
 
 WIDTH, HEIGHT, UNIT = 220, 190, 40
@@ -39,7 +40,9 @@ def _panel(left: float, title: str, low: float, high: float) -> list[str]:
         dashes = f' stroke-dasharray="{dash}"' if dash else ""
         return f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="{width}"{dashes}/>'
 
-    parts = [f'<text x="{left + WIDTH / 2}" y="20" text-anchor="middle" font-size="13">{title}</text>']
+    parts = [
+        f'<text x="{left + WIDTH / 2}" y="20" text-anchor="middle" font-size="13">{escape(title)}</text>'
+    ]
     if low < 0 < high:
         corners = " ".join(place(*point) for point in ((low, 0.0), (0.0, 0.0), (high, high)))
         parts.append(f'<polygon points="{corners}" fill="{FILL}"/>')

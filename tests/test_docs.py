@@ -6,6 +6,7 @@ import gzip
 import re
 import shlex
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -58,3 +59,8 @@ def test_what_is_shown_works(page, folder, capsys):
             assert program == "relutrim", f"{line}: not a command of relutrim's"
             outcome = call(capsys, command, *arguments, *SHORTER.get(command, []))
             assert outcome.code == 0, f"{line}\n{outcome.err}"
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs").rglob("*.svg")), ids=lambda p: p.name)
+def test_pictures_are_well_formed(picture):
+    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
