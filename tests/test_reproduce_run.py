@@ -140,6 +140,19 @@ def test_a_failure_is_written_down_and_tried_again(tmp_path: Path, monkeypatch: 
     assert {line["status"] for line in read_lines(tmp_path)} == {"done"}
 
 
+def test_a_row_is_about_one_network_even_if_training_came_out_differently(tmp_path: Path) -> None:
+    seen = small(tmp_path, measures=Measures(("data",)))
+    assert seen.run(Serial()) == 0
+    path = file_of(tmp_path)
+    hashes = {line["network"]: line["sha256"] for line in read_lines(tmp_path)}
+    some = min(hashes)
+    path.write_text(path.read_text().replace(hashes[some], "0" * 64))  # as if another GPU had trained it
+    assert seen.run(Serial()) == 0  # everything has its row
+    assert small(tmp_path, measures=Measures(("data", "auto"))).run(Serial()) == 0
+    assert {line["network"]: line["sha256"] for line in read_lines(tmp_path)} == hashes
+    assert path.read_text().count('"stage": "data"') == NETWORKS + 1
+
+
 def task(name: str, folder: Path, hard_limit: float = 60.0) -> Task:
     return Task(name, "auto", {}, {"folder": str(folder)}, b"", DataRef("", None, None), False, hard_limit)
 

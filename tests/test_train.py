@@ -308,3 +308,13 @@ def test_draws_stay_within_the_papers_ranges_and_use_them() -> None:
     turned = back * scale.view(-1, 1, 1)
     angle = torch.rad2deg(torch.atan2(-turned[:, 1, 0], turned[:, 1, 1]))
     assert 9 < float(angle.abs().max()) <= 10 + 1e-4
+
+
+def test_pairs_of_a_penalty_and_a_seed_are_the_networks_of_the_grid(digits: Dataset) -> None:
+    grid = train_many(digits, ["2x6"], l1=[0, 1e-3], seeds=[0, 1], recipe=SHORT)
+    pairs = train_many(digits, ["2x6"], networks=[(1e-3, 1), (0, 0), (1e-3, 1)], recipe=SHORT)
+    assert [(one.l1, one.seed) for one in pairs] == [(1e-3, 1), (0.0, 0)]
+    assert equal(pairs[0].module, grid[3].module)
+    assert equal(pairs[1].module, grid[0].module)
+    with pytest.raises(InputError, match="nothing to train"):
+        train_many(digits, ["2x6"], networks=[], recipe=SHORT)

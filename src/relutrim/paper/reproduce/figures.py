@@ -6,12 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot
-
 from relutrim.formats.files import replacing
 from relutrim.paper.reproduce.cells import Cell
 from relutrim.paper.reproduce.grid import DEEP, WIDE
@@ -29,10 +23,18 @@ _STYLE = {
     "figure.constrained_layout.use": True,
 }
 Pictures = dict[str, tuple[Path, str]]
+Drawn = tuple[Any, str] | None
 
 
 def figures(output: Path, name: str, networks: Sequence[Measured], found: Sequence[Cell]) -> Pictures:
-    """Draw what there are rows for, each as SVG and PNG; by name, the SVG and a caption."""
+    """Draw what there are rows for, each as SVG and PNG; by name, the SVG and a caption. An ``ImportError``
+    says that matplotlib is not there.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
     drawn: Pictures = {}
     with pyplot.rc_context(_STYLE):
         for key, draw in (
@@ -41,7 +43,7 @@ def figures(output: Path, name: str, networks: Sequence[Measured], found: Sequen
             ("runtime", _runtime),
             ("regression", _regression),
         ):
-            made = draw(networks, found, name)
+            made = draw(pyplot, networks, found, name)
             if made is None:
                 continue
             figure, caption = made
@@ -61,7 +63,7 @@ def _groups(found: Sequence[Cell]) -> dict[str, list[Cell]]:
     return {name: sorted(some, key=lambda cell: cell.l1) for name, some in groups.items() if len(some) > 1}
 
 
-def _curves(networks: Sequence[Measured], found: Sequence[Cell], name: str) -> tuple[Any, str] | None:
+def _curves(pyplot: Any, networks: Sequence[Measured], found: Sequence[Cell], name: str) -> Drawn:
     """Accuracy and nodes removed against l1, one picture for each architecture."""
     groups = _groups(found)
     if not groups:
@@ -97,7 +99,7 @@ def _curves(networks: Sequence[Measured], found: Sequence[Cell], name: str) -> t
     return figure, caption + "dashed: the paper."
 
 
-def _scatter(networks: Sequence[Measured], found: Sequence[Cell], name: str) -> tuple[Any, str] | None:
+def _scatter(pyplot: Any, networks: Sequence[Measured], found: Sequence[Cell], name: str) -> Drawn:
     """Times of one network by two methods, against the baseline and against no preprocessing."""
     pairs = (("neuron", "programs per neuron (s)"), ("bare", "ISA without preprocessing (s)"))
     shown = [(slow, label) for slow, label in pairs if any(slow in one.results for one in networks)]
@@ -124,7 +126,7 @@ def _scatter(networks: Sequence[Measured], found: Sequence[Cell], name: str) -> 
     return figure, caption
 
 
-def _runtime(networks: Sequence[Measured], found: Sequence[Cell], name: str) -> tuple[Any, str] | None:
+def _runtime(pyplot: Any, networks: Sequence[Measured], found: Sequence[Cell], name: str) -> Drawn:
     """Runtime against l1, by width and by depth."""
     groups = _groups(found)
     rows = {"width": [n for n in WIDE if n in groups], "depth": [n for n in (WIDE[0], *DEEP) if n in groups]}
@@ -152,7 +154,7 @@ def _runtime(networks: Sequence[Measured], found: Sequence[Cell], name: str) -> 
     return figure, "Mean runtime against l1: auto (solid), ISA as limited here (dotted), the paper (dashed)."
 
 
-def _regression(networks: Sequence[Measured], found: Sequence[Cell], name: str) -> tuple[Any, str] | None:
+def _regression(pyplot: Any, networks: Sequence[Measured], found: Sequence[Cell], name: str) -> Drawn:
     """Neurons left against accuracy at 2x100."""
     x, y = left_and_accuracy(networks)
     line = regression(x, y)

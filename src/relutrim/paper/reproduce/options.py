@@ -84,7 +84,8 @@ OPTIONS = (
 
 
 def parsed_shard(text: str | None) -> tuple[int, int] | None:
-    """
+    """A shard and how many there are, both counted from 1.
+
     >>> parsed_shard("2/8")
     (2, 8)
     """

@@ -55,17 +55,17 @@ class Reproduction:
         cores; on a CPU training wants these cores for itself.
         """
         dataset = self.data.load()
-        done = {line["key"] for line in read_lines(self.output) if line["status"] == DONE}
+        done = {line["key"]: line["sha256"] for line in read_lines(self.output) if line["status"] == DONE}
         cells = [(cell, wanted) for cell in self.grid.cells if (wanted := self.missing(cell, dataset, done))]
         with appending(file_of(self.output, self.shard)) as rows:
             try:
                 beside = self.device != "cpu" if self.beside is None else self.beside
                 if not beside or isinstance(executor, Serial):
                     for cell, wanted in cells:
-                        self._submit(executor, self._tasks(cell, wanted, dataset))
+                        self._submit(executor, self._tasks(cell, wanted, dataset, done))
                         self._drain(executor, rows)
                 else:
-                    for tasks in self._ahead(cells, dataset, executor, rows):
+                    for tasks in self._ahead(cells, dataset, done, executor, rows):
                         self._submit(executor, tasks)
                     self._drain(executor, rows)
             finally:
@@ -86,7 +86,12 @@ class Reproduction:
             self.tell(said(line, executor.pending))
 
     def _ahead(
-        self, cells: list[tuple[Cell, list[Wanted]]], dataset: Dataset, executor: Executor, rows: Appender
+        self,
+        cells: list[tuple[Cell, list[Wanted]]],
+        dataset: Dataset,
+        done: dict[str, str],
+        executor: Executor,
+        rows: Appender,
     ) -> Iterator[list[Task]]:
         """The tasks of one architecture after the other, trained beside those that run already."""
         made: queue.Queue[list[Task] | BaseException | None] = queue.Queue()
@@ -97,7 +102,7 @@ class Reproduction:
                 for cell, wanted in cells:
                     if stop.is_set():
                         return
-                    made.put(self._tasks(cell, wanted, dataset))
+                    made.put(self._tasks(cell, wanted, dataset, done))
                 made.put(None)
             except BaseException as error:  # raised where somebody listens
                 made.put(error)
@@ -119,13 +124,9 @@ class Reproduction:
         finally:
             stop.set()
 
-    def missing(self, cell: Cell, dataset: Dataset, done: set[str]) -> list[Wanted]:
+    def missing(self, cell: Cell, dataset: Dataset, done: dict[str, str]) -> list[Wanted]:
         """The networks of a cell, in this shard, on which something is still to be measured."""
-        wanted = (self._without(one, done) for one in self.wanted(cell, dataset))
-        return [one for one in wanted if one.stages]
-
-    def _without(self, wanted: Wanted, done: set[str]) -> Wanted:
-        return replace(wanted, stages=tuple(stage for stage in wanted.stages if stage[2] not in done))
+        return [one for one in self.wanted(cell, dataset) if any(key not in done for _, _, key in one.stages)]
 
     def wanted(self, cell: Cell, dataset: Dataset) -> Iterator[Wanted]:
         """All networks of a cell that belong to this shard."""
@@ -151,10 +152,15 @@ class Reproduction:
             )
             yield Wanted(cell, l1, seed, file_name(dataset.name, cell.name, l1, seed), stages)
 
-    def _tasks(self, cell: Cell, wanted: list[Wanted], dataset: Dataset) -> list[Task]:
-        """Train the networks of a cell; the tasks that they are for, quick kinds first."""
+    def _tasks(self, cell: Cell, wanted: list[Wanted], dataset: Dataset, done: dict[str, str]) -> list[Task]:
+        """Train the networks of a cell; the tasks that they are for, quick kinds first.
+
+        Where networks were lost and came out differently this time, on another kind of GPU say, a network on
+        which something is missing is measured anew in every way: a row must be about one network.
+        """
         here = list(self.wanted(cell, dataset))
-        self.tell(f"{cell.name}: {len(here)} networks, {sum(len(one.stages) for one in wanted)} tasks to do")
+        count = sum(key not in done for one in wanted for _, _, key in one.stages)
+        self.tell(f"{cell.name}: {len(here)} networks, {count} tasks to do")
         recipe = replace(self.grid.recipe, normalize=cell.normalize)
         pairs = [(one.l1, one.seed) for one in here]
         # Other parts of the grid, or other settings, go into folders of their own.
@@ -177,6 +183,7 @@ class Reproduction:
             for one in wanted
             for stage in one.stages
             if not networks[one.l1, one.seed].diverged
+            and done.get(stage[2]) != networks[one.l1, one.seed].sha256
         ]
         return sorted(tasks, key=lambda task: task.rank)
 

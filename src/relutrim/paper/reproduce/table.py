@@ -22,7 +22,8 @@ class Table:
     formats: dict[str, str] = field(default_factory=dict)
 
     def markdown(self) -> str:
-        """
+        """The table with its title.
+
         >>> print(Table("t", "T", ["a", "b"], [["x", 1.25]], formats={"b": ".1f"}).markdown())
         ## T
         <BLANKLINE>
