@@ -67,6 +67,18 @@ def test_what_an_easier_stage_has_shown_says_nothing() -> None:
     assert str(pace) == "at most 4:00 left"  # the limit comes first
 
 
+def test_searches_within_the_last_stage_belong_to_it() -> None:
+    clock = Clock()
+    pace = Pace(clock=clock)
+    pace.saw("search", 10, 20)
+    pace.saw("programs", 12, 20)
+    clock.now += 3
+    assert not pace.saw("search", 14, 20)
+    assert pace.stage == "programs"
+    assert not pace.saw("programs", 14, 20)
+    assert pace.remaining == pytest.approx(6 * 1.5)
+
+
 def test_a_smaller_network_is_a_new_start() -> None:
     clock = Clock()
     pace = Pace(clock=clock)

@@ -59,6 +59,8 @@ class Pace:
     def saw(self, stage: str, decided: int, total: int) -> bool:
         """Note what a run reports. Returns whether a new stage has begun."""
         now = self._clock()
+        if stage == "search" and self.stage in LIMITED and total == self.total:
+            stage = self.stage  # the last stages search on from what they find
         fresh = (stage, total) != (self.stage, self.total)
         if fresh:
             self._seen = [(now, decided)]
@@ -122,7 +124,7 @@ def progress(
         def draw(stage: str, decided: int, total: int) -> None:
             if pace.saw(stage, decided, total) and verbose:
                 console.print(_told(pace))
-            bar.update(task, description=stage, completed=decided, total=total)
+            bar.update(task, description=pace.stage, completed=decided, total=total)
 
         yield draw
 
