@@ -41,7 +41,9 @@ _LIST = "instances.csv"
     show_default=True,
     help="The part of a line's time limit that the analysis may take; the rest is the verifier's.",
 )
-@click.option("--tolerance", default="exact", show_default=True, metavar="exact|rounding|EPS")
+@click.option(
+    "--tolerance", default="exact", show_default=True, metavar="exact|rounding|EPS", help="As for compress."
+)
 @click.option("--bounds", is_flag=True, help="Write proven ranges of every neuron beside each network.")
 @click.option("--device", default="cpu", show_default=True, metavar="cpu|cuda", help="Where to compute.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Linear programs solved at once.")
