@@ -21,6 +21,7 @@ from relutrim.rewrite.draft import Mask, Step
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from relutrim.certificate.groundwork import Groundwork
     from relutrim.certificate.write import Certificate
     from relutrim.latency import Latency
     from relutrim.observe import Predictions
@@ -226,28 +227,37 @@ def compress_network(
         return found
 
     stability = analyse(network, analysis.get("time_limit"), data)
-    # A certificate speaks of the original's verdicts only.
+    # A certificate speaks of the original's verdicts only, and of those that the checker proves too.
+    work = _groundwork(network, stability, source) if certificate else None
+    supported = stability if work is None else work.supported(stability)
     anew = analysis.get("method") != "data" and not certificate
     again = Again(analyse, analysis.get("time_limit")) if anew else None
-    result = _rewritten(network, stability, wish, data, again)
-    proof = _certified(network, stability, wish, data, result, source) if certificate else None
+    result = _rewritten(network, supported, wish, data, again)
+    proof = None if work is None else _certified(work, network, stability, wish, data, result)
     return replace(_observed(network, stability, wish, data, result), certificate=proof)
 
 
+def _groundwork(network: Network, stability: Stability, source: bytes | None) -> Groundwork:
+    from relutrim.certificate.groundwork import Groundwork
+    from relutrim.certificate.write import exactly_storable
+    from relutrim.formats.onnx.write import network_to_proto
+
+    if source is None:
+        source = network_to_proto(exactly_storable(network)).SerializeToString(deterministic=True)
+    return Groundwork.of(source, stability)
+
+
 def _certified(
-    network: Network, stability: Stability, wish: Wish, data: Any, result: Rewritten, source: bytes | None
+    work: Groundwork, network: Network, stability: Stability, wish: Wish, data: Any, result: Rewritten
 ) -> Certificate:
     """The certificate of a rewritten network, within what the tolerance allows."""
-    from relutrim.certificate.write import certify, exactly_storable
-    from relutrim.formats.onnx.write import network_to_proto
+    from relutrim.certificate.write import certify
 
     allowed = allowed_deviation(network, stability, wish.tolerance, data)
     limits = None
     if allowed is not None:
         limits = [allowed[output.source].flatten().numpy() for output in network.outputs]
-    if source is None:
-        source = network_to_proto(exactly_storable(network)).SerializeToString(deterministic=True)
-    return certify(source, result.stored, stability, result.steps, wish.tolerance, limits)
+    return certify(work, result.stored, stability, result.steps, wish.tolerance, limits)
 
 
 @dataclass(frozen=True)
