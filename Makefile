@@ -10,8 +10,9 @@ STAMP_DEV := $(VENV)/.installed-dev
 demo: $(STAMP)
 	$(BIN)/relutrim demo
 
+# On all cores, one thread each: the tests are many and small.
 test: lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(STAMP_DEV)
 	$(BIN)/ruff check src tests benchmarks docs examples

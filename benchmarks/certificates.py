@@ -21,6 +21,7 @@ from pathlib import Path
 
 from benchmarks.results import shared, table, write_section
 from relutrim.analysis import analyze
+from relutrim.certificate.groundwork import Groundwork
 from relutrim.certificate.write import certify
 from relutrim.compression import allowed_deviation
 from relutrim.domain import Box
@@ -70,16 +71,17 @@ def main(arguments: Sequence[str]) -> None:
 def _measured(path: Path, limit: float) -> list[list[object]]:
     network = load(path)
     stability = analyze(network, Box(0, 1), time_limit=limit)
+    work = Groundwork.of(path.read_bytes(), stability)
     rows: list[list[object]] = []
     for tolerance in TOLERANCES:
         started = time.perf_counter()
         allowed = allowed_deviation(network, stability, tolerance)
-        result = rewrite(network, stability, allowed=allowed)
+        result = rewrite(network, work.supported(stability), allowed=allowed)
         prover = stability.seconds + time.perf_counter() - started
         limits = None if allowed is None else [allowed[o.source].flatten().numpy() for o in network.outputs]
         name: list[object] = [path.stem, tolerance, len(stability.proofs), f"{prover:.2f}"]
         try:
-            proof = certify(path.read_bytes(), result.stored, stability, result.steps, tolerance, limits)
+            proof = certify(work, result.stored, stability, result.steps, tolerance, limits)
         except RelutrimError as error:
             print(path.stem, tolerance, error, file=sys.stderr)
             rows.append([*name, "", "", "", "", f"{result.deviation_stored:.1e}", "not certified"])

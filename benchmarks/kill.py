@@ -3,13 +3,10 @@
 ``relutrim compress MODEL OUT --box 0 1 --journal DIR`` is started, killed at a random moment and started
 again, until it comes to its end in spite of that, has been killed ``--each`` times, or has been killed with
 its journal complete; then it is left alone to come to its end, and a new journal is begun, until ``--kills``
-is reached for the network. The moment is uniform over what an uninterrupted run takes, so analysing, rewriting
-and writing are all hit. Whatever is at OUT after a kill is read, and the verdicts in the end are compared with
-those of the uninterrupted run. Journals of runs that came to their end before they could be killed say nothing
-about going on, so they are not counted among those that did.
-
-Each run is a process of its own, forked from one that has imported everything and computed nothing, because
-starting Python and torch takes longer than many of the runs.
+is reached for the network. The moment is uniform over what an uninterrupted run takes, so analysing,
+rewriting and writing are all hit. Whatever is at OUT after a kill is read, and the verdicts in the end are
+compared with those of the uninterrupted run. Journals of runs that came to their end before they could be
+killed say nothing about going on, so they are not counted among those that did.
 """
 
 from __future__ import annotations
@@ -151,8 +148,8 @@ def main(arguments: Sequence[str]) -> None:
     text = (
         f"{kills} kills, {journals} journals gone on from to the end: {partial} partial output files, "
         f"{verdicts} runs with other verdicts than an uninterrupted one, {networks} with a network of other "
-        "widths. Every neuron of these networks is decided, so the verdicts say that nothing was lost or wrong, "
-        "not how a run that stays incomplete would go on."
+        "widths. Every neuron of these networks is decided, so the verdicts say that nothing was lost or "
+        "wrong, not how a run that stays incomplete would go on."
         f"\n\n{table(HEADER, rows)}"
     )
     if options.section:

@@ -69,7 +69,7 @@ def test_no_number_however_extreme_makes_a_certificate_false(problem):
     assert true_gap(network, result.stored, random.polytope) <= Fraction(proof_of(result).bound)
 
 
-@SLOW
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(spatial_networks(max_neurons=16, largest=3, steps=4, extreme=False))
 def test_convolutions_maxima_and_branches_are_certified(network):
     result = certified(network)

@@ -422,9 +422,8 @@ def test_the_example_for_programs_runs(capsys):
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     commands = re.findall(r"^\$ relutrim (.*)$", page, re.MULTILINE)
     Path("m.onnx").rename("model.onnx")
-    for command in commands[::-1]:
+    for command in commands:
         assert call(capsys, *command.split()).code == 0
-        assert Path("report.html").is_file()
     result = relutrim.compress("model.onnx", relutrim.Box(0, 1))
     exec(example, {})
     assert capsys.readouterr().out == f"{result.deviation.proven}\n"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from relutrim.bounds.values import Interval
+    from relutrim.certificate.groundwork import Groundwork
     from relutrim.certificate.write import Certificate
     from relutrim.latency import Latency
     from relutrim.observe import Predictions
@@ -276,33 +277,43 @@ def compress_network(
         return found
 
     stability = analyse(network, analysis.get("time_limit"), data)
-    # A certificate speaks of the original's verdicts only.
+    # A certificate speaks of the original's verdicts only, and of those that the checker proves too.
+    work = _groundwork(network, stability, source) if certificate else None
+    supported = stability if work is None else work.supported(stability)
     anew = analysis.get("method") != "data" and not certificate
     again = Again(analyse, analysis.get("time_limit")) if anew else None
     said = partial(_said, analysis.get("progress"), stability)
     said("rewrite")
-    result = _rewritten(network, stability, wish, data, again)
+    result = _rewritten(network, supported, wish, data, again)
     said("compare")
     found = _observed(network, stability, wish, data, result)
-    if not certificate:
+    if work is None:
         return found
     said("certify")
-    return replace(found, certificate=_certified(found, wish, data, source))
+    return replace(found, certificate=_certified(work, found, wish, data))
 
 
-def _certified(found: Compression, wish: Wish, data: Any, source: bytes | None) -> Certificate:
-    """The certificate of a rewritten network, within what the tolerance allows."""
-    from relutrim.certificate.write import certify, exactly_storable
+def _groundwork(network: Network, stability: Stability, source: bytes | None) -> Groundwork:
+    """What the checker makes of the original."""
+    from relutrim.certificate.groundwork import Groundwork
+    from relutrim.certificate.write import exactly_storable
     from relutrim.formats.onnx.write import network_to_proto
+
+    if source is None:
+        source = network_to_proto(exactly_storable(network)).SerializeToString(deterministic=True)
+    return Groundwork.of(source, stability)
+
+
+def _certified(work: Groundwork, found: Compression, wish: Wish, data: Any) -> Certificate:
+    """The certificate of a rewritten network, within what the tolerance allows."""
+    from relutrim.certificate.write import certify
 
     network, stability = found.original, found.stability
     allowed = allowed_deviation(network, stability, wish.tolerance, data)
     limits = None
     if allowed is not None:
         limits = [allowed[output.source].flatten().numpy() for output in network.outputs]
-    if source is None:
-        source = network_to_proto(exactly_storable(network)).SerializeToString(deterministic=True)
-    return certify(source, found.stored, stability, found.steps, wish.tolerance, limits)
+    return certify(work, found.stored, stability, found.steps, wish.tolerance, limits)
 
 
 def _journal_of(smaller: Network, original: Network, data: Any, folder: str | Path | None) -> Path | None:

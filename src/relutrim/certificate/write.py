@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from relutrim._version import __version__
-from relutrim.certificate.check import Report, check, in_front, prove_ranges, read_front
+from relutrim.certificate.check import Report, check, in_front, read_front
 from relutrim.certificate.check.archive import DOCUMENT, DTYPES, MODELS, SCHEMA, sha256
 from relutrim.certificate.check.domain import Domain as Certified
 from relutrim.certificate.check.equal import MATCH, Comparison, Hint
-from relutrim.certificate.check.hints import Subset
 from relutrim.certificate.check.maps import Graph
+from relutrim.certificate.groundwork import Groundwork, decoded
 from relutrim.certificate.hinting import Pairing, Seen, treatment
 from relutrim.errors import CheckFailed, InputError
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from relutrim.prove.stability import Stability
     from relutrim.rewrite.draft import Step
 
-_SAMPLES = 512
 _ROOM = 1 + 2.0**-10
 """How much more is claimed than was proved here: another machine may add up in another order."""
 
@@ -78,35 +77,31 @@ class Certificate:
             aside.write_bytes(content)
 
 
-@np.errstate(all="ignore")  # what overflows proves nothing
+@np.errstate(all="ignore")
 def certify(
-    model: bytes,
+    work: Groundwork,
     stored: Network,
     stability: Stability,
     steps: Sequence[Step] = (),
     tolerance: str | float = "exact",
     limits: Sequence[npt.NDArray[np.float64]] | None = None,
 ) -> Certificate:
-    """The certificate that ``stored`` equals the ONNX model ``model`` on the domain of ``stability``.
+    """The certificate that ``stored`` equals the model on the domain of ``stability``.
 
     ``limits`` are how far each output's entries may be away; more is an error.
     """
     from relutrim.formats.onnx.write import network_to_proto
 
     out = network_to_proto(stored).SerializeToString(deterministic=True)
-    domain = _certified(stability)
-    graphs = [read_front(content, key) for key, content in (("model", model), ("out", out))]
-    before, after = (in_front(graph, domain) for graph in graphs)
-    samples = _samples(stability)
-    arrays = _domain_arrays(domain)
-    layers_of = _layers(before, stability, samples)
-    records = _records(stability, layers_of)
-    proofs = _stored_proofs(records, layers_of, before, arrays)
-    ranges = prove_ranges(before, domain, _decoded(records, layers_of, before))
+    before, after = work.graph, in_front(read_front(out, "out"), work.domain)
+    arrays = _domain_arrays(work.domain)
+    proofs = _stored_proofs(work.records, work.layers, before, arrays)
+    samples = work.samples
     if samples.size == 0:
         raise InputError("no input is known to lie in the domain, so no hints for a certificate can be found")
-    pairing = Pairing(Seen.of(before, samples), Seen.of(after, samples), treatment(ranges.layers))
-    comparison = Comparison(before, ranges, lambda n, _: pairing.model[n])
+    hints_before = treatment(work.ranges.layers)
+    pairing = Pairing(Seen.of(before, samples), Seen.of(after, samples), hints_before)
+    comparison = Comparison(before, work.ranges, lambda n, _: pairing.model[n])
     hints: list[Hint] = []
 
     def hint(number: int, inputs: Any) -> Hint:
@@ -119,17 +114,17 @@ def certify(
         "relutrim": __version__,
         "model": {},
         "out": {},
-        "domain": _domain_text(stability, domain),
-        "layers": _layer_texts(before, pairing.model, arrays, "layer", comparison.slack, ranges.layers),
+        "domain": _domain_text(stability, work.domain),
+        "layers": _layer_texts(before, pairing.model, arrays, "layer", comparison.slack, work.ranges.layers),
         "proofs": proofs,
         "out_layers": _layer_texts(after, hints, arrays, "out", None, None),
-        "outputs": _output_texts(graphs[0], bounds, limits, arrays),
+        "outputs": _output_texts(before, bounds, limits, arrays),
         "tolerance": tolerance,
         "rewrites": [{"name": s.rewrite, "node": s.node, "text": s.text} for s in steps],
         "arrays": {},
     }
-    made = Certificate(document, arrays, {"model": model, "out": out}, Report())
-    report = check(model, out, made.content())
+    made = Certificate(document, arrays, {"model": work.model, "out": out}, Report())
+    report = check(work.model, out, made.content())
     return Certificate(document, arrays, made.models, report)
 
 
@@ -169,16 +164,6 @@ def _zipped(document: dict[str, Any], arrays: dict[str, npt.NDArray[Any]], model
     return target.getvalue()
 
 
-def _certified(stability: Stability) -> Certified:
-    problem, domain = stability.problem, stability.domain
-    shape, size = problem.network.input.shape, problem.lo.size
-    spread = [
-        None if numbers is None else domain._spread(numbers, shape, "std").reshape(size)
-        for numbers in (domain.mean, domain.std)
-    ]
-    return Certified(problem.lo, problem.hi, problem.rows, problem.lower, problem.upper, *spread)
-
-
 def _domain_arrays(domain: Certified) -> dict[str, npt.NDArray[Any]]:
     every = {name: getattr(domain, name) for name in ("lo", "hi", "rows", "lower", "upper", "mean", "std")}
     return {f"domain.{name}": np.asarray(array, "<f8") for name, array in every.items() if array is not None}
@@ -188,106 +173,6 @@ def _domain_text(stability: Stability, domain: Certified) -> dict[str, Any]:
     names = ("lo", "hi", "rows", "lower", "upper", "mean", "std")
     text = {name: None if getattr(domain, name) is None else f"domain.{name}" for name in names}
     return {**text, "origin": stability.domain.origin, "text": str(domain)[:300]}
-
-
-def _samples(stability: Stability) -> npt.NDArray[np.float64]:
-    """Inputs of the domain: those that showed states, and random ones."""
-    import torch
-
-    region = stability.problem.region()
-    random = region.sample(_SAMPLES, torch.Generator().manual_seed(0)).numpy()
-    seen = stability.witnesses
-    return np.concatenate([random, seen[:: max(1, len(seen) // _SAMPLES)]])
-
-
-def _layers(graph: Graph, stability: Stability, samples: npt.NDArray[np.float64]) -> dict[str, int]:
-    """The checker's number for each nonlinear node of the prover's network: which computes the same."""
-    import torch
-
-    from relutrim.network.operators import MaxPool, Relu
-
-    network, few = stability.problem.network, samples[:32]
-    mine = graph.run(few)
-    theirs = network.run(torch.as_tensor(few, dtype=torch.float64))
-    found: dict[str, int] = {}
-    free = list(enumerate(graph.layers))
-    for node in network.nodes:
-        if isinstance(node.operator, Relu | MaxPool):
-            value = theirs[node.name].reshape(len(few), -1).numpy()
-            for number, at in free:
-                other = mine[at + 1]
-                if other.shape == value.shape and np.abs(other - value).max(initial=0.0) <= 1e-6 * (
-                    1 + np.abs(value).max(initial=0.0)
-                ):
-                    found[node.name] = number
-                    free.remove((number, at))
-                    break
-    return found
-
-
-def _records(stability: Stability, layers: dict[str, int]) -> list[tuple[int, Record]]:
-    """The proofs of units in layers that the checker has, with those layers' numbers."""
-    from relutrim.bounds.linear import Backward
-    from relutrim.certificate.records import recorded
-    from relutrim.network.operators import Relu
-
-    network = stability.problem.network
-    backward = Backward(network, stability.problem.region(), {})
-    found = []
-    for proof in stability.proofs:
-        relus = [r.name for r in network.readers(proof.target) if isinstance(r.operator, Relu)]
-        numbers = [layers[name] for name in relus if name in layers]
-        if numbers:
-            found.append((min(numbers), recorded(proof, backward)))
-    return found
-
-
-def _places(graph: Graph, layers: dict[str, int], stability_input: int) -> dict[str, int]:
-    """Where each named value's entries begin among all places."""
-    sizes = [graph.sizes[at + 1] for at in graph.layers]
-    starts = np.cumsum([stability_input, *sizes])
-    return {name: int(starts[number]) for name, number in layers.items()}
-
-
-def _decoded(
-    records: Sequence[tuple[int, Record]], layers: dict[str, int], graph: Graph
-) -> dict[int, list[Any]]:
-    """What :func:`relutrim.certificate.check.hints.decoded` makes of the stored records."""
-    from relutrim.certificate.records import DOMAIN, TreeRecord
-
-    places = _places(graph, layers, graph.sizes[0])
-    found: dict[int, list[Any]] = {}
-    for layer, record in records:
-        hint: dict[str, Any] = {"unit": record.entry, "sign": record.sign}
-        if isinstance(record, TreeRecord):
-            hint["rows"] = [
-                (entry[1], 0, kind) if kind == DOMAIN else (layers.get(entry[0], -1), entry[1], kind)
-                for entry, kind in record.rows
-            ]
-            hint["cuts"] = [
-                (
-                    (layers.get(cut.neuron[0], -1), cut.neuron[1]),
-                    Subset(
-                        np.array([places.get(name, 0) + e for name, e in cut.listed], np.int64), cut.outside
-                    ),
-                )
-                for cut in record.cuts
-            ]
-            hint["leaves"] = [
-                {
-                    "states": {
-                        (layers.get(name, -1), entry): on for (name, entry), on in leaf.states.items()
-                    },
-                    "at": np.array(list(leaf.duals), np.int64),
-                    "values": np.array(list(leaf.duals.values()), np.float64),
-                    "empty": leaf.empty,
-                }
-                for leaf in record.leaves
-            ]
-        else:
-            hint["lo"], hint["hi"] = record.lo, record.hi
-        found.setdefault(layer, []).append(hint)
-    return found
 
 
 def _stored_proofs(
@@ -319,7 +204,7 @@ def _stored_proofs(
 
 
 def _in_order(records: Sequence[tuple[int, Record]], layers: dict[str, int], graph: Graph) -> list[Any]:
-    return [next(iter(_decoded([one], layers, graph).values()))[0] for one in records]
+    return [next(iter(decoded([one], layers, graph).values()))[0] for one in records]
 
 
 @dataclass(eq=False)

@@ -125,6 +125,6 @@ def box_least(forms: Array, lo: Array, hi: Array) -> Array:
         size @ np.abs(middle)[..., None],
     )
     count = forms.shape[-1]
-    spread = (spread + gamma(count + 2) * (reach + spread)) * ROOM + 2 * count * ETA
+    spread = spread + (gamma(count + 2) * (reach + spread) * ROOM + 2 * count * ETA)
     found: Array = np.nextafter(value - spread, -np.inf)[..., 0]
     return found

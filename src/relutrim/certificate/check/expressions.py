@@ -80,7 +80,7 @@ class Expression:
         size = np.abs(self.a)
         value, spread = middle @ self.a + self.c, radius @ size
         slack = gamma(len(self.ids) + 2) * (np.abs(middle) @ size + np.abs(self.c) + spread)
-        spread = (spread + slack + self.r) * ROOM + 2 * len(self.ids) * ETA
+        spread = spread + ((slack + self.r) * ROOM + 2 * len(self.ids) * ETA)
         spread = np.where(size.any(0) | (self.r != 0), spread, 0.0)
         return (
             np.where(spread == 0, value, np.nextafter(value - spread, -np.inf)),

@@ -214,8 +214,9 @@ class Ranges:
             if at:
                 open_ = np.flatnonzero((~((low >= 0) | (high <= 0))).any(0))
                 forms = before.inputs.take(open_)
-                low[:, open_] = np.fmax(low[:, open_], self.lower(forms, 1.0, "adaptive", box))
-                high[:, open_] = np.fmin(high[:, open_], -self.lower(forms, -1.0, "adaptive", box))
+                for rule in RULES if before is layer else RULES[:1]:
+                    low[:, open_] = np.fmax(low[:, open_], self.lower(forms, 1.0, rule, box))
+                    high[:, open_] = np.fmin(high[:, open_], -self.lower(forms, -1.0, rule, box))
             if before is not layer:
                 box.add(before, low, high)
         return low, high

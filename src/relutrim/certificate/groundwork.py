@@ -1,0 +1,202 @@
+"""The checker's own view of a model and its domain, before there is anything to compare it with.
+
+The prover's proofs become hints in the checker's terms, and the checker bounds every unit with them. What it
+does not confirm, a rewrite that is to be certified leaves alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relutrim.certificate.check import in_front, prove_ranges, read_front
+from relutrim.certificate.check.domain import Domain as Certified
+from relutrim.certificate.check.equal import LINEAR, ZERO
+from relutrim.certificate.check.hints import Subset
+from relutrim.certificate.check.maps import Graph
+from relutrim.certificate.check.ranges import Ranges
+from relutrim.certificate.hinting import treatment
+from relutrim.prove.verdict import Evidence, Verdict
+
+if TYPE_CHECKING:
+    from relutrim.bounds.values import Interval
+    from relutrim.certificate.records import Record
+    from relutrim.prove.stability import Stability
+
+_SAMPLES = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Groundwork:
+    """What a certificate of a model on a domain starts from, whatever OUT is."""
+
+    model: bytes
+    graph: Graph
+    domain: Certified
+    samples: npt.NDArray[np.float64]
+    layers: dict[str, int]
+    """The checker's number of each nonlinear node of the prover's network."""
+    records: list[tuple[int, Record]]
+    ranges: Ranges
+
+    @classmethod
+    @np.errstate(all="ignore")  # what overflows proves nothing
+    def of(cls, model: bytes, stability: Stability) -> Groundwork:
+        """Let the checker bound everything, with the prover's proofs as hints."""
+        domain = _certified(stability)
+        before = in_front(read_front(model, "model"), domain)
+        samples = _samples(stability)
+        layers = _layers(before, stability, samples)
+        records = _records(stability, layers)
+        ranges = prove_ranges(before, domain, decoded(records, layers, before))
+        return cls(model, before, domain, samples, layers, records, ranges)
+
+    def supported(self, stability: Stability) -> Stability:
+        """The analysis without the verdicts that the checker cannot prove, and with its ranges for those:
+        what a rewrite may rest on if it is to be certified.
+        """
+        found, ranges = [], dict(stability.ranges)
+        for layer in stability.layers:
+            number = self.layers.get(layer.name)
+            kind = None if number is None else treatment([self.ranges.layers[number]])[0].kind
+            shown = {Verdict.ACTIVE: LINEAR, Verdict.INACTIVE: ZERO}
+            lost = np.isin(layer.verdict, list(shown))
+            for verdict, wanted in shown.items():
+                lost &= ~((layer.verdict == verdict) & (kind == wanted)) if kind is not None else lost
+            if not lost.any():
+                found.append(layer)
+                continue
+            lower, upper = layer.lower.copy(), layer.upper.copy()
+            known = None if number is None else self.ranges.layers[number]
+            lower[lost] = np.nan if known is None else known.lo[lost]
+            upper[lost] = np.nan if known is None else known.hi[lost]
+            verdicts, evidence = layer.verdict.copy(), layer.evidence.copy()
+            verdicts[lost], evidence[lost] = Verdict.UNKNOWN, Evidence.NONE
+            found.append(replace(layer, verdict=verdicts, evidence=evidence, lower=lower, upper=upper))
+            pre = stability.problem.network[layer.name].inputs[0]
+            ranges[pre] = _widened(ranges[pre], lost, lower, upper)
+        return replace(stability, layers=tuple(found), ranges=ranges)
+
+
+def _widened(known: Interval, which: Any, lower: Any, upper: Any) -> Interval:
+    import torch
+
+    from relutrim.bounds.values import Interval
+
+    shape, mask = known.lo.shape, torch.as_tensor(which).reshape(known.lo.shape)
+    ends = [torch.as_tensor(end).reshape(shape).to(known.lo) for end in (lower, upper)]
+    return Interval(torch.where(mask, ends[0], known.lo), torch.where(mask, ends[1], known.hi))
+
+
+def _certified(stability: Stability) -> Certified:
+    problem, domain = stability.problem, stability.domain
+    shape, size = problem.network.input.shape, problem.lo.size
+    spread = [
+        None if numbers is None else domain._spread(numbers, shape, "std").reshape(size)
+        for numbers in (domain.mean, domain.std)
+    ]
+    return Certified(problem.lo, problem.hi, problem.rows, problem.lower, problem.upper, *spread)
+
+
+def _samples(stability: Stability) -> npt.NDArray[np.float64]:
+    """Inputs of the domain: those that showed states, and random ones."""
+    import torch
+
+    region = stability.problem.region()
+    random = region.sample(_SAMPLES, torch.Generator().manual_seed(0)).numpy()
+    seen = stability.witnesses
+    return np.concatenate([random, seen[:: max(1, len(seen) // _SAMPLES)]])
+
+
+def _layers(graph: Graph, stability: Stability, samples: npt.NDArray[np.float64]) -> dict[str, int]:
+    """The checker's number for each nonlinear node of the prover's network: which computes the same."""
+    import torch
+
+    from relutrim.network.operators import MaxPool, Relu
+
+    network, few = stability.problem.network, samples[:32]
+    mine = graph.run(few)
+    theirs = network.run(torch.as_tensor(few, dtype=torch.float64))
+    found: dict[str, int] = {}
+    free = list(enumerate(graph.layers))
+    for node in network.nodes:
+        if isinstance(node.operator, Relu | MaxPool):
+            value = theirs[node.name].reshape(len(few), -1).numpy()
+            for number, at in free:
+                other = mine[at + 1]
+                if other.shape == value.shape and np.abs(other - value).max(initial=0.0) <= 1e-6 * (
+                    1 + np.abs(value).max(initial=0.0)
+                ):
+                    found[node.name] = number
+                    free.remove((number, at))
+                    break
+    return found
+
+
+def _records(stability: Stability, layers: dict[str, int]) -> list[tuple[int, Record]]:
+    """The proofs of units in layers that the checker has, with those layers' numbers."""
+    from relutrim.bounds.linear import Backward
+    from relutrim.certificate.records import recorded
+    from relutrim.network.operators import Relu
+
+    network = stability.problem.network
+    backward = Backward(network, stability.problem.region(), {})
+    found = []
+    for proof in stability.proofs:
+        relus = [r.name for r in network.readers(proof.target) if isinstance(r.operator, Relu)]
+        numbers = [layers[name] for name in relus if name in layers]
+        if numbers:
+            found.append((min(numbers), recorded(proof, backward)))
+    return found
+
+
+def _places(graph: Graph, layers: dict[str, int], stability_input: int) -> dict[str, int]:
+    """Where each named value's entries begin among all places."""
+    sizes = [graph.sizes[at + 1] for at in graph.layers]
+    starts = np.cumsum([stability_input, *sizes])
+    return {name: int(starts[number]) for name, number in layers.items()}
+
+
+def decoded(
+    records: Sequence[tuple[int, Record]], layers: dict[str, int], graph: Graph
+) -> dict[int, list[Any]]:
+    """What :func:`relutrim.certificate.check.hints.decoded` makes of the stored records."""
+    from relutrim.certificate.records import DOMAIN, TreeRecord
+
+    places = _places(graph, layers, graph.sizes[0])
+    found: dict[int, list[Any]] = {}
+    for layer, record in records:
+        hint: dict[str, Any] = {"unit": record.entry, "sign": record.sign}
+        if isinstance(record, TreeRecord):
+            hint["rows"] = [
+                (entry[1], 0, kind) if kind == DOMAIN else (layers.get(entry[0], -1), entry[1], kind)
+                for entry, kind in record.rows
+            ]
+            hint["cuts"] = [
+                (
+                    (layers.get(cut.neuron[0], -1), cut.neuron[1]),
+                    Subset(
+                        np.array([places.get(name, 0) + e for name, e in cut.listed], np.int64), cut.outside
+                    ),
+                )
+                for cut in record.cuts
+            ]
+            hint["leaves"] = [
+                {
+                    "states": {
+                        (layers.get(name, -1), entry): on for (name, entry), on in leaf.states.items()
+                    },
+                    "at": np.array(list(leaf.duals), np.int64),
+                    "values": np.array(list(leaf.duals.values()), np.float64),
+                    "empty": leaf.empty,
+                }
+                for leaf in record.leaves
+            ]
+        else:
+            hint["lo"], hint["hi"] = record.lo, record.hi
+        found.setdefault(layer, []).append(hint)
+    return found
