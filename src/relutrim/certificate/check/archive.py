@@ -38,14 +38,18 @@ class Archive:
     arrays: dict[str, np.ndarray[Any, Any]]
     models: dict[str, bytes]
 
-    def array(self, name: Any, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        """An array that must have this type and this shape (-1: any length)."""
+    def array(
+        self, name: Any, dtype: str, shape: tuple[int, ...], *, infinite: bool = False
+    ) -> np.ndarray[Any, Any]:
+        """An array that must have this type and this shape (-1: any length), of finite numbers."""
         found = self.arrays.get(name) if isinstance(name, str) else None
         if found is None:
             raise InputError(f"the certificate has no array {name!r}")
         fits = len(shape) == found.ndim and all(a in (-1, b) for a, b in zip(shape, found.shape, strict=True))
         if found.dtype != np.dtype(DTYPES[dtype]) or not fits:
             raise InputError(f"the array {name!r} is {found.dtype} {found.shape}, not {dtype} {shape}")
+        if not infinite and found.dtype.kind == "f" and not np.isfinite(found).all():
+            raise InputError(f"the array {name!r} holds numbers that are not finite")
         return found.astype(np.int64) if dtype == "int32" else found
 
 
@@ -87,6 +91,8 @@ def _read(archive: zipfile.ZipFile) -> Archive:
     names = [entry.filename for entry in entries]
     if len(names) > MOST_ENTRIES or len(set(names)) != len(names) or DOCUMENT not in names:
         raise InputError(f"it has {len(names)} entries, some of them twice, or no {DOCUMENT}")
+    if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
+        raise InputError("it is packed in a way that certificates are not")
     if sum(entry.file_size for entry in entries) > MOST_BYTES:
         raise InputError(f"it unpacks to more than {MOST_BYTES} bytes")
     sizes = {entry.filename: entry for entry in entries}

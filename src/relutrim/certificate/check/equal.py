@@ -132,7 +132,11 @@ class Comparison:
                     continue
                 windows = node.operation.windows if isinstance(node.operation, Maximum) else None
                 self._plain.at = node.inputs[0]
-                values.append(layer(number, inputs[0], windows, hints(number, inputs[0])))
+                units = len(inputs[0].c) if windows is None else len(windows)
+                hint = hints(number, inputs[0])
+                if not hint.kind.shape == hint.place.shape == hint.scale.shape == (units,):
+                    raise CheckFailed(f"layer {number} has {units} units, and hints for {hint.kind.size}")
+                values.append(layer(number, inputs[0], windows, hint))
                 number += 1
         return [values[output.value] for output in graph.outputs]
 
@@ -260,7 +264,7 @@ class Comparison:
     ) -> tuple[Expression, Array]:
         """A maximum whose winner is known is that entry; any other is a symbol."""
         lows, highs = (np.where(windows < 0, -np.inf, end[windows]) for end in (known.lo, known.hi))
-        best = lows.argmax(1)
+        best = _winners(known.lo, windows)
         winner = np.take_along_axis(windows, best[:, None], 1)[:, 0]
         rest = highs.copy()
         np.put_along_axis(rest, best[:, None], -np.inf, 1)
@@ -285,7 +289,7 @@ class Comparison:
         at = np.flatnonzero(linear)
         if at.size:
             table = windows[at]
-            best = np.where(table < 0, -np.inf, lo[table]).argmax(1)
+            best = _winners(lo, table)
             winner = table[np.arange(len(at)), best]
             ahead = np.zeros(len(at))
             for j in range(windows.shape[1]):  # how far any other entry can be ahead of the winner
@@ -362,3 +366,9 @@ class Comparison:
             a[np.searchsorted(ids, part.ids)] += part.a
             c, r = c + part.c, r + part.r
         return Expression(ids, a, c, r * ROOM)
+
+
+def _winners(lo: Array, table: Index) -> Index:
+    """The place in each window of the entry with the largest lower end; never one in the padding."""
+    found: Index = np.where(table < 0, -np.inf, np.maximum(lo[table], -np.finfo(np.float64).max)).argmax(1)
+    return found

@@ -58,6 +58,7 @@ class Expression:
     @classmethod
     def of_symbols(cls, ids: Index) -> Expression:
         """Each entry a symbol."""
+        _bounded(len(ids), len(ids))
         return cls(ids, np.eye(len(ids)), np.zeros(len(ids)), np.zeros(len(ids)), True)
 
     def take(self, entries: Index) -> Expression:
@@ -104,22 +105,27 @@ class Expression:
         )
         reach = symbols.reach[ids]
         off = 4 * U * (reach @ size + wide)
-        tiny = np.where((np.abs(scale) == 1) & (off == 0), 0.0, len(ids) * ETA * (2 + reach.sum()) + 4 * ETA)
+        whole = (np.abs(scale) == 1) & ~size.any(0) & (wide == 0)
+        tiny = np.where(whole, 0.0, len(ids) * ETA * (2 + reach.sum()) + 4 * ETA)
         return Expression(ids, made, constant, (self.r + np.abs(scale) * other.r + off + tiny) * ROOM)
 
 
 def _spread(a: Array, ids: Index, wanted: Index) -> Array:
     """Rows for the symbols ``ids`` as rows for those that are wanted, among which they are."""
-    if len(wanted) * a.shape[1] > MOST_NUMBERS:
-        raise CheckFailed(
-            f"not checked: an expression of {a.shape[1]} entries over {len(wanted)} symbols is beyond "
-            f"{MOST_NUMBERS} numbers"
-        )
+    _bounded(len(wanted), a.shape[1])
     if len(wanted) == len(ids):
         return a
     found = np.zeros((len(wanted), a.shape[1]))
     found[np.searchsorted(wanted, ids)] = a
     return found
+
+
+def _bounded(symbols: int, entries: int) -> None:
+    if symbols * entries > MOST_NUMBERS:
+        raise CheckFailed(
+            f"not checked: an expression of {entries} entries over {symbols} symbols is beyond "
+            f"{MOST_NUMBERS} numbers"
+        )
 
 
 def push(operation: Affine, inputs: Sequence[Expression], symbols: Symbols) -> Expression:
@@ -135,6 +141,7 @@ def push(operation: Affine, inputs: Sequence[Expression], symbols: Symbols) -> E
     weight: Array | float = 0.0
     plain = True
     for part, before in zip(operation.maps, inputs, strict=True):
+        _bounded(len(before.ids), part.size)
         moved = part.columns(len(before.ids)) if before.identity else part.forward(before.a)
         a = a + (_spread(moved, before.ids, ids))
         c = c + part.forward(before.c[None])[0]
@@ -144,8 +151,11 @@ def push(operation: Affine, inputs: Sequence[Expression], symbols: Symbols) -> E
             alone[:] = True
         elif len(inputs) == 1:
             alone = (np.count_nonzero(before.a, axis=1) == 1) & (before.a.max(1, initial=0.0) == 1)
-        size = reach[before.ids[~alone]] @ np.abs(before.a[~alone])
-        spread = part.forward((before.r + rounds * size)[None], absolute=True)[0]
+        others = np.abs(before.a[~alone])
+        size = reach[before.ids[~alone]] @ others
+        # What underflow takes from the radius here is multiplied by the weights, so it is added before.
+        tiny = np.where(others.any(0) & (rounds > 0), (len(others) + 4) * ETA, 0.0)
+        spread = part.forward((before.r + rounds * size + tiny)[None], absolute=True)[0]
         r = r + spread + part.doubt((before.magnitude(symbols) + before.r)[None])[0]
         weight = weight + part.forward(np.abs(before.c)[None], absolute=True)[0]
         plain = plain and bool(alone.all()) and not before.c.any() and not before.r.any()

@@ -7,25 +7,30 @@ stretches of shared arrays, its leaves say which states they fix and which multi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from relutrim.certificate.check.archive import Archive, need
 from relutrim.certificate.check.hull import KINDS
-from relutrim.errors import InputError
+from relutrim.errors import CheckFailed, InputError
 
 MOST_PARTS = 2**17
+MOST_NAMED = 2**21
+"""How many rows, cuts and states one hint may name in all."""
 
 
-def decoded(archive: Archive) -> dict[int, list[dict[str, Any]]]:
-    """The hints by the number of their layer, in their order."""
+def decoded(archive: Archive) -> dict[int, list[Callable[[], dict[str, Any]]]]:
+    """The hints by the number of their layer, in their order. Each is made when it is needed and then
+    forgotten: many hints may name the same long stretches.
+    """
     said = need(archive.document, "proofs", list)
-    found: dict[int, list[dict[str, Any]]] = {}
+    found: dict[int, list[Callable[[], dict[str, Any]]]] = {}
     if not said:
         return found
     size = len(archive.arrays.get("domain.lo", ()))
-    units = _units(need(archive.document, "layers", list))
     tables = {
         "rows": archive.array("proof.rows", "int32", (-1, 3)),
         "cuts": archive.array("proof.cuts", "int32", (-1, 5)),
@@ -38,20 +43,27 @@ def decoded(archive: Archive) -> dict[int, list[dict[str, Any]]]:
         "part": archive.array("proof.part", "int32", (-1,)),
     }
     for entry in said:
-        hint: dict[str, Any] = {"unit": need(entry, "unit", int), "sign": need(entry, "sign", int)}
-        if "parts" in entry:
-            part = _stretch(tables["part"], entry["parts"])
-            if len(part) > MOST_PARTS or not ((part >= 0) & (part < len(tables["lo"]))).all():
-                raise InputError("a hint names parts that are not there, or too many")
-            hint["lo"], hint["hi"] = tables["lo"][part], tables["hi"][part]
-        else:
-            hint |= _tree(entry, tables, units)
-        found.setdefault(need(entry, "layer", int), []).append(hint)
+        found.setdefault(need(entry, "layer", int), []).append(partial(_hint, entry, tables))
     return found
 
 
-def _tree(entry: Any, tables: dict[str, Any], units: int) -> dict[str, Any]:
+def _hint(entry: Any, tables: dict[str, Any]) -> dict[str, Any]:
+    hint: dict[str, Any] = {"unit": need(entry, "unit", int), "sign": need(entry, "sign", int)}
+    if "parts" not in entry:
+        return hint | _tree(entry, tables)
+    part = _stretch(tables["part"], entry["parts"])
+    if len(part) > MOST_PARTS or not ((part >= 0) & (part < len(tables["lo"]))).all():
+        raise InputError("a hint names parts that are not there, or too many")
+    return hint | {"lo": tables["lo"][part], "hi": tables["hi"][part]}
+
+
+def _tree(entry: Any, tables: dict[str, Any]) -> dict[str, Any]:
     rows = _stretch(tables["rows"], need(entry, "rows", list))
+    stretches = [need(leaf, "states", list) for leaf in need(entry, "leaves", list)]
+    named = len(rows) + len(_stretch(tables["cuts"], need(entry, "cuts", list)))
+    named += sum(len(_stretch(tables["states"], stretch)) for stretch in stretches)
+    if named > MOST_NAMED or len(stretches) > MOST_PARTS:
+        raise CheckFailed(f"not checked: a hint of {len(stretches)} leaves, {named} rows, cuts and states")
     if not ((rows[:, 2] >= 0) & (rows[:, 2] < len(KINDS))).all():
         raise InputError("a hint has rows of a kind that does not exist")
     cuts = []
@@ -81,10 +93,6 @@ class Subset:
     def among(self, places: Any) -> Any:
         """Which of these are in it."""
         return np.isin(places, self.places) != self.outside
-
-
-def _units(layers: list[Any]) -> int:
-    return sum(need(layer, "size", int) for layer in layers)
 
 
 def _stretch(table: Any, said: Any) -> Any:

@@ -19,7 +19,7 @@ is believed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,7 +172,7 @@ def bound(ranges: Ranges, layer: Layer, hint: Mapping[str, Any]) -> float:
     """The lower bound of ``sign * y`` of a unit that a hint proves; NaN if it proves none."""
     ranges.in_time()
     entry, leaves = hint["unit"], hint["leaves"]
-    if not 0 <= entry < len(layer.lo) or not covers([leaf["states"] for leaf in leaves]):
+    if not 0 <= entry < len(layer.lo) or not covers([leaf["states"] for leaf in leaves], ranges.in_time):
         return float("nan")
     with np.errstate(all="ignore"):
         states = [place for leaf in leaves for place in leaf["states"]]
@@ -191,14 +191,18 @@ def bound(ranges: Ranges, layer: Layer, hint: Mapping[str, Any]) -> float:
     return least if least < np.inf else float("nan")
 
 
-def covers(cases: Sequence[Mapping[tuple[int, int], bool]]) -> bool:
-    """Whether every assignment of states agrees with at least one case; False if that takes too long to say,
-    which the leaves of a tree never do.
+def covers(
+    cases: Sequence[Mapping[tuple[int, int], bool]], in_time: Callable[[], None] = lambda: None
+) -> bool:
+    """Whether every assignment of states agrees with at least one case; False if that takes too long or too
+    much memory to say, which the leaves of a tree never do: each of them goes to one side of a cut.
     """
-    stack, steps = [list(cases)], 0
+    stack, steps, held = [list(cases)], 0, len(cases)
     while stack:
+        in_time()
         every, steps = stack.pop(), steps + 1
-        if steps > 16 * len(cases) + 64:
+        held -= len(every)
+        if steps > 16 * len(cases) + 64 or held > 16 * len(cases) + 64:
             return False
         if any(not case for case in every):
             continue
@@ -207,5 +211,6 @@ def covers(cases: Sequence[Mapping[tuple[int, int], bool]]) -> bool:
         first = next(iter(every[0]))
         for on in (False, True):
             kept = [case for case in every if case.get(first, on) == on]
+            held += len(kept)
             stack.append([{k: v for k, v in case.items() if k != first} for case in kept])
     return True

@@ -26,9 +26,14 @@ class Pick:
     index: Index
     terms = 0
 
+    @property
+    def size(self) -> int:
+        """How many entries it makes."""
+        return int(self.index.size)
+
     def forward(self, batch: Array, absolute: bool = False) -> Array:
         """``W x`` for each row, or ``|W| x``."""
-        if not batch.shape[1]:
+        if not batch.shape[1] and (self.index < 0).all():
             return np.zeros((len(batch), self.index.size))
         found = batch[:, self.index]
         if (self.index < 0).any():
@@ -52,6 +57,11 @@ class Matrix:
 
     weight: Array
     windows: Index
+
+    @property
+    def size(self) -> int:
+        """How many entries it makes."""
+        return len(self.windows) * len(self.weight)
 
     @property
     def terms(self) -> int:
@@ -92,6 +102,11 @@ class Scale:
     factor: Array
     radius: Array | None = None
     terms = 1
+
+    @property
+    def size(self) -> int:
+        """How many entries it makes."""
+        return int(self.factor.size)
 
     def forward(self, batch: Array, absolute: bool = False) -> Array:
         """``W x`` for each row, or ``|W| x``."""
@@ -150,11 +165,12 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Tail:
-    """An output: its name, the number of its value, and what is done to it at the very end."""
+    """An output: its name, the number of its value, what is done to it at the very end, and its shape."""
 
     name: str
     value: int
     steps: tuple[str, ...]
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)

@@ -180,10 +180,12 @@ class Ranges:
             rows = line.weights(own, len(layer.inputs.c))
             shift = (np.minimum(own, 0) @ line.shift[:, :, None])[:, :, 0] + rows @ layer.inputs.c
             constant += shift
-            width = np.abs(rows)
+            # Coefficients of one entry that come from several maxima may cancel; their rounding does not.
+            width = line.weights(own, len(layer.inputs.c), absolute=True)
             terms = gamma(2 * rows.shape[2] + 8)
             big = (np.abs(np.minimum(own, 0)) @ np.abs(line.shift)[:, :, None])[:, :, 0]
-            off += (width @ (layer.inputs.r + terms * size)[:, :, None])[:, :, 0] + terms * big
+            tiny = (len(layer.inputs.ids) + 4) * ETA  # what underflow takes from the radius
+            off += (width @ (layer.inputs.r + terms * size + tiny)[:, :, None])[:, :, 0] + terms * big
             off += (rows.shape[2] + 4) * ETA * (4 + reach.sum(1) + size.sum(1))[:, None]
             total += np.abs(shift) + big
             ids = layer.inputs.ids
@@ -232,9 +234,13 @@ class Lines:
     high: Array
     shift: Array
 
-    def weights(self, own: Array, entries: int) -> Array:
-        """Coefficients of symbols (boxes, forms, symbols) as coefficients of entries."""
+    def weights(self, own: Array, entries: int, *, absolute: bool = False) -> Array:
+        """Coefficients of symbols (boxes, forms, symbols) as coefficients of entries, or the sums of their
+        magnitudes.
+        """
         positive, negative = np.maximum(own, 0) * self.low[:, None], np.minimum(own, 0) * self.high[:, None]
+        if absolute:
+            negative = -negative
         made = np.zeros((*own.shape[:2], entries))
         if self.below is self.above:  # a ReLU's: one entry each
             made[:, :, self.below[0]] = positive + negative

@@ -90,7 +90,8 @@ class _Reader:
             if not isinstance(made, Value | Ended):
                 raise UnsupportedError(f"output {entry.name!r} does not depend on the input")
             value = made if isinstance(made, Value) else made.value
-            outputs.append(Tail(entry.name, value.number, () if isinstance(made, Value) else made.steps))
+            steps = () if isinstance(made, Value) else made.steps
+            outputs.append(Tail(entry.name, value.number, steps, value.shape))
         return Graph(self.shape, tuple(self.nodes), tuple(self.sizes), tuple(outputs), self.name)
 
     def _needed(self) -> list[onnx.NodeProto]:

@@ -49,7 +49,9 @@ def clip(call: Call) -> Tensor:
         given = call.given(k)
         if given is not None:
             limits[k - 1] = float(np.asarray(given).reshape(()))
-    low, high = (None if limit is None or abs(limit) >= most else limit for limit in limits)
+    low, high = limits
+    low = None if low is None or low <= -most else low
+    high = None if high is None or high >= most else high
     return clipped(call, call.value(), low, high)
 
 
@@ -78,9 +80,7 @@ def hard_sigmoid(call: Call) -> Tensor:
 def extreme(call: Call, largest: bool) -> Tensor:
     """``max(x, y) = x + relu(y - x)``, ``min(x, y) = x - relu(x - y)``; with constants by clipping."""
     constants = [k for k, one in enumerate(call.inputs) if isinstance(one, np.ndarray)]
-    values = list(
-        {v.number: v for k in range(len(call.inputs)) if k not in constants for v in [call.value(k)]}.values()
-    )
+    values = list(dict.fromkeys(call.value(k) for k in range(len(call.inputs)) if k not in constants))
     found, *others = values
     for other in others:
         first, second = (other, found) if largest else (found, other)

@@ -25,6 +25,8 @@ def table_of(call: Call, shape: Sequence[int], kernel: Sequence[int]) -> tuple[I
     ceil, table = call.attribute("ceil_mode", 0), np.zeros((1, 1), np.int64)
     if min([*kernel, *strides, *dilations]) < 1 or min(pads) < 0 or way not in _WAYS or len(pads) != 2 * axes:
         raise InputError(f"windows of {kernel} with strides {strides}, pads {pads}, auto_pad {way}")
+    if way != "NOTSET" and any(pads):
+        raise UnsupportedError(f"auto_pad {way} beside pads {pads}, which exclude each other")
     counts, real = [], np.ones((1, 1), bool)
     for axis, (size, k, step, gap) in enumerate(zip(shape, kernel, strides, dilations, strict=True)):
         before, behind, reach = pads[axis], pads[axes + axis], gap * (k - 1) + 1
