@@ -48,8 +48,9 @@ def main(arguments: list[str]) -> int:
     text = (
         f"{tally.tried.total()} mutations of {len(every)} networks in {time.monotonic() - begin:.0f} s: "
         f"{len(tally.wrong)} wrongly accepted, {len(tally.crashes)} crashes; the slowest check took "
-        f"{tally.slowest:.1f} s. Accepted are mutations that leave every claim true: an ulp that the bound has "
-        f"room for, a hint that is not needed, a weaker claim.\n\n{table(('mutation', 'tried', 'accepted'), rows)}"
+        f"{tally.slowest:.1f} s. Accepted are mutations that leave every claim true: an ulp that the "
+        f"bound has room for, a hint that is not needed, a weaker claim."
+        f"\n\n{table(('mutation', 'tried', 'accepted'), rows)}"
     )
     for line in (*tally.wrong, *tally.crashes):
         print(line, file=sys.stderr)

@@ -146,12 +146,14 @@ class Tally:
         self.slowest = max(self.slowest, other.slowest)
 
 
-def attack(victims: list[Victim], count: int, seed: int, names: list[str] | None = None) -> Tally:
-    """So many mutations, of all kinds and victims in turn."""
+def attack(
+    victims: list[Victim], count: int, seed: int, names: list[str] | None = None, *, first: bool = False
+) -> Tally:
+    """So many mutations, of all kinds and victims in turn; ``first``: until one is wrongly accepted."""
     rng, tally = np.random.default_rng(seed), Tally()
     every = names or sorted(MUTATIONS)
     at = 0
-    while tally.tried.total() < count and at < 20 * count:
+    while tally.tried.total() < count and at < 20 * count and not (first and tally.wrong):
         # Kinds and victims that have nothing to change are passed over.
         name, victim = every[at % len(every)], victims[int(rng.integers(len(victims)))]
         at += 1

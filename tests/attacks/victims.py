@@ -47,7 +47,7 @@ def victim(
 
 
 def random_dense(rng: np.random.Generator, inputs: int, widths: list[int], outputs: int) -> Network:
-    """Random float32 weights, with biases that make about half of the neurons stable, and twins among them."""
+    """Random float32 weights, biases that make about half of the neurons stable, and twins among them."""
     layers, before = [], inputs
     for width in [*widths, outputs]:
         weight = rng.normal(size=(width, before)) * (rng.random((width, before)) < 0.8)
@@ -101,7 +101,7 @@ def convolutional(rng: np.random.Generator) -> Network:
 
 
 def victims(seed: int, count: int = 20, shared: Path | None = None) -> list[Victim]:
-    """So many, from all families; the shipped demo and, where a folder is named, the paper's are among them."""
+    """So many, from all families; the shipped demo and, where a folder is named, the paper's among them."""
     from relutrim.examples import demo_model
     from relutrim.formats import load
 

@@ -1,0 +1,145 @@
+"""A small campaign, and checkers with one test removed: the harness must find each of them out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from attacks.judge import Tally, attack, judged
+from attacks.mutations import MUTATIONS, Mutant, move_weight_of_out
+from attacks.victims import random_dense, turned_on, victim
+from relutrim.certificate import check as checker
+from relutrim.certificate.check import archive, equal, hull
+from relutrim.certificate.check.domain import Domain
+from relutrim.certificate.check.expressions import Expression
+
+
+@pytest.fixture(scope="module")
+def some():
+    rng = np.random.default_rng(3)
+    return [
+        victim("turned on", turned_on(), method="bounds"),
+        victim("dense", random_dense(rng, 2, [6, 5], 2), method="bounds"),
+        victim("tolerant", random_dense(rng, 2, [6, 5], 2), tolerance=0.05, method="bounds"),
+    ]
+
+
+def test_nothing_false_is_accepted_and_nothing_crashes(some):
+    tally = attack(some, 2 * len(MUTATIONS), seed=1)
+    assert (tally.wrong, tally.crashes) == ([], [])
+    assert tally.accepted.total() > 0
+
+
+class Anything(str):
+    """A hash that equals every other."""
+
+    __slots__ = ()
+
+    def __eq__(self, other):
+        return True
+
+    def __ne__(self, other):
+        return False
+
+    __hash__ = str.__hash__
+
+
+def without_files(monkeypatch):
+    """MODEL and OUT are not compared with their hashes."""
+    monkeypatch.setattr(checker, "_onnx", lambda archive, key, content, report, translated: content)
+
+
+def without_hashes(monkeypatch):
+    monkeypatch.setattr(archive, "sha256", lambda content: Anything())
+
+
+def without_bounds(monkeypatch):
+    """The claimed bound is believed."""
+
+    def believed(found, graph, bounds, report):
+        claimed = [found.arrays[entry["bound"]] for entry in found.document["outputs"]]
+        report.bound, report.bounds = max(float(one.max()) for one in claimed), claimed
+
+    monkeypatch.setattr(checker, "_claimed_bounds", believed)
+
+
+def without_slack(monkeypatch):
+    monkeypatch.setattr(checker, "_claimed_slack", lambda *_: None)
+
+
+def without_cover_of_leaves(monkeypatch):
+    monkeypatch.setattr(hull, "covers", lambda *_: True)
+
+
+def without_cover_of_parts(monkeypatch):
+    monkeypatch.setattr(checker, "fills", lambda *_: True)
+
+
+def without_distance_of_a_match(monkeypatch):
+    """A unit that is said to match does: it reads what the other reads, scaled."""
+    whole = equal.Comparison._matched
+
+    def believed(self, inputs, hint, at, *, opposite):
+        if at.size:
+            near, _ = self._named(hint.place[at])
+            nothing = Expression(np.zeros(0, np.int64), np.zeros((0, at.size)), *np.zeros((2, at.size)))
+            same = nothing.minus(near, -hint.scale[at], self.symbols)
+            inputs = self._spread(same, at, len(inputs.c))
+        return whole(self, inputs, hint, at, opposite=opposite)
+
+    monkeypatch.setattr(equal.Comparison, "_matched", believed)
+
+
+def without_error_symbols(monkeypatch):
+    monkeypatch.setattr(
+        equal.Comparison, "_errors", lambda self, lo, hi: self._symbols(np.zeros(len(lo), bool), lo, hi)
+    )
+
+
+def without_containment(monkeypatch):
+    monkeypatch.setattr(Domain, "contains", lambda *_: None)
+
+
+def without_tolerance(monkeypatch):
+    real = checker._checked
+    monkeypatch.setattr(checker, "_checked", lambda *a: real(*a[:4], None, *a[5:]))
+
+
+CONTROLS = {
+    without_files: ["another_file"],
+    without_hashes: ["wrong_hash_of_array"],
+    without_bounds: ["tighten_bound_away", "move_weight_of_out"],
+    without_slack: ["flip_verdict"],
+    without_cover_of_leaves: ["half_a_tree"],
+    without_cover_of_parts: ["a_part_for_the_whole"],
+    without_distance_of_a_match: ["move_weight_of_out", "move_place", "swap_neurons", "flip_hint"],
+    without_error_symbols: ["flip_hint", "move_weight_of_out", "swap_neurons"],
+    without_containment: ["ask_for_more", "shrink_certified"],
+    without_tolerance: ["ask_for_a_smaller_bound"],
+}
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.__name__)
+def test_a_checker_without_one_of_its_tests_is_found_out(some, control, monkeypatch):
+    control(monkeypatch)
+    assert attack(some, 300, 0, CONTROLS[control], first=True).wrong, "the harness did not notice"
+
+
+def test_every_kind_of_mutation_finds_something_to_change(some):
+    rng = np.random.default_rng(0)
+    rows = {"ask_without_constraints", "drop_leaf", "break_proof", "remove_proof", "move_multiplier"}
+    for name, change in MUTATIONS.items():
+        made = [change(rng, one) for one in some for _ in range(3)]
+        assert name in rows or any(made)
+
+
+def test_a_crash_is_counted(some, monkeypatch):
+    def broken(*_, **__):
+        raise SystemError("broken")
+
+    monkeypatch.setattr("attacks.judge.check", broken)
+    tally = Tally()
+    mutant = move_weight_of_out(np.random.default_rng(0), some[0])
+    assert isinstance(mutant, Mutant)
+    judged(tally, "move_weight_of_out", some[0], mutant)
+    assert len(tally.crashes) == 1
