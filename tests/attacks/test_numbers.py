@@ -1,8 +1,8 @@
 """Networks that fool a verifier which computes in floats and believes them.
 
 In the manner of Jia and Rinard (*Exploiting verified neural networks via floating point numerical error*,
-2020) and of Szasz, Banhelyi and Jelasity (*No soundness in the real world*, 2025): weights so large that an input
-vanishes beside them, sums whose order matters, numbers too small to be told from zero.
+2020) and of Szasz, Banhelyi and Jelasity (*No soundness in the real world*, 2025): weights so large that an
+input vanishes beside them, sums whose order matters, numbers too small to be told from zero.
 """
 
 from __future__ import annotations
