@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
+from onnx.reference import ReferenceEvaluator
 from torch import nn
 from torch.nn import functional as F
 
@@ -270,6 +272,26 @@ def test_every_operator_is_written_to_every_format(operator, dtype, tmp_path):
     except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented:
         return  # some are missing in float64
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.6732632423543772, 0.25])
+def test_the_factor_of_an_elu_is_not_rounded_to_the_type_of_attributes(alpha, tmp_path):
+    network = Network(Port("x", (3,)), (Node("e", Elu(alpha), ("x",)),), (Output("y", "e"),), dtype="float64")
+    relutrim.save(network, tmp_path / "model.onnx")
+    again = relutrim.load(tmp_path / "model.onnx")
+    assert [node.operator.alpha for node in again if isinstance(node.operator, Elu)] == [alpha]
+    assert kinds(again) == ["Elu"]
+    x = np.array([[-5.0, -0.3, 2.0]])
+    (found,) = ReferenceEvaluator(onnx.load(tmp_path / "model.onnx")).run(None, {"x": x})
+    np.testing.assert_allclose(found, np.where(x > 0, x, alpha * np.expm1(x)), rtol=1e-14)
+
+
+def test_what_a_file_takes_from_the_factor_of_an_elu_is_part_of_the_deviation():
+    network = Network(Port("x", (1,)), (Node("e", Elu(0.1), ("x",)),), (Output("y", "e"),), dtype="float32")
+    result = relutrim.compress(network, Box(-9, 1))
+    x = torch.full((1, 1), -9.0, dtype=torch.float64)
+    off = float((network.run(x)["e"] - result.stored.run(x)["e"]).abs())
+    assert 1e-9 < off <= result.deviation.proven < 1e-8
 
 
 # Compression, as a user sees it.

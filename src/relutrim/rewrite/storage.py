@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from relutrim.network.operators import Affine, Array, Convolution, Linear, Operator, Scale
+from relutrim.network.operators import Affine, Array, Convolution, Elu, Linear, Operator, Scale
 
 
-def rounded(operator: Operator, dtype: str) -> tuple[Affine, Affine] | None:
+def rounded(operator: Operator, dtype: str) -> tuple[Operator, Affine] | None:
     """The operator as stored in ``dtype`` and the gap to what it was, or None if it is stored as it is.
 
     The gap is the difference of both as an operator, so that its interval on a range bounds the deviation:
@@ -34,6 +34,12 @@ def rounded(operator: Operator, dtype: str) -> tuple[Affine, Affine] | None:
             return None
         off = replace(operator, scale=scale - operator.scale, shift=shift - operator.shift)
         return Scale.exactly(scale, shift), off
+    if isinstance(operator, Elu):
+        alpha = float(held(np.array(operator.alpha), dtype))
+        if alpha == operator.alpha:
+            return None
+        # alpha times a number from [-1, 0], whatever it reads
+        return replace(operator, alpha=alpha), Scale.exactly(0.0, alpha - operator.alpha)
     return None
 
 
@@ -44,6 +50,8 @@ def storable(operator: Operator, dtype: str) -> bool:
             arrays = [operator.weight, operator.bias]
         case Scale():
             arrays = [operator.scale, operator.shift]
+        case Elu():
+            arrays = [np.array(operator.alpha)]
         case _:
             return True
     return all(bool(np.isfinite(held(array, dtype)).all()) for array in arrays)

@@ -43,8 +43,14 @@ def softmax(emission: Emission, node: Node, operator: Softmax) -> None:
 
 @spells(Elu)
 def elu(emission: Emission, node: Node, operator: Elu) -> None:
-    """Elu."""
-    emission.steps(node, [("Elu", [], {"alpha": operator.alpha})])
+    """Elu. Attributes are float32 whatever the file's type is: a factor that this would round is a weight,
+    of a PRelu behind the plain function.
+    """
+    if float(np.float32(operator.alpha)) == operator.alpha:
+        emission.steps(node, [("Elu", [], {"alpha": operator.alpha})])
+        return
+    alpha = emission.weights(f"{emission.tensor(node.name)}.alpha", np.array([operator.alpha]))
+    emission.steps(node, [("Elu", [], {"alpha": 1.0}), ("PRelu", [alpha], {})])
 
 
 @spells(Silu)

@@ -11,7 +11,7 @@ from relutrim.errors import InputError
 from relutrim.formats import piecewise
 from relutrim.formats.onnx.conversion import Call, Operand, Value, handles
 from relutrim.formats.onnx.handlers.broadcast import fitted, same_shape
-from relutrim.network import Scale
+from relutrim.network import Elu, Scale
 
 
 @handles("Clip", inputs=(1, 3), attributes=("max", "min"))
@@ -38,8 +38,12 @@ def leaky_relu(call: Call) -> Operand:
 
 @handles("PRelu", inputs=(2, 2))
 def prelu(call: Call) -> Operand:
-    """The same with a slope per entry or channel."""
+    """The same with a slope per entry or channel. Behind a plain Elu, one slope makes another Elu."""
     value, slope = fitted(call, call.value(0), call.weights(1))
+    before = call.graph.nodes.get(value.name)
+    plain = before is not None and isinstance(before.operator, Elu) and before.operator.alpha == 1
+    if before is not None and plain and slope.size == 1 and (slope >= 0).all():
+        return call.emit(Elu(float(slope.reshape(()))), Value(before.inputs[0], value.shape))
     return piecewise.leaky_relu(call.emit, value, slope)
 
 
