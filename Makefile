@@ -12,7 +12,7 @@ demo: $(STAMP)
 
 # On all cores, one thread each: the tests are many and small.
 test: lint
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(STAMP_DEV)
 	$(BIN)/ruff check src tests benchmarks docs examples

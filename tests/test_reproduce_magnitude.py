@@ -19,8 +19,8 @@ def network(widths: list[int], seed: int, shift: float) -> Network:
     random = np.random.default_rng(seed)
     nodes, value = [], "x"
     for number, (before, after) in enumerate(pairwise(widths)):
-        weight = random.permutation(before * after).reshape(after, before) - before * after / 2
-        weight = (weight + 0.5) / 8 + number / 1024  # no two of the same size
+        size = (random.permutation(before * after) + 1) / 8 + number / 1024  # no two are the same
+        weight = (size * random.choice([-1.0, 1.0], len(size))).reshape(after, before)
         last = number == len(widths) - 2
         bias = random.normal(size=after) - (0 if last else shift)
         nodes.append(Node(f"fc{number}", Linear(weight, bias), (value,)))
