@@ -77,6 +77,7 @@ def forged(
     model_hints: list[Hint] | None = None,
     out_hints: list[Hint] | None = None,
     bound: float = 0.0,
+    slack: float = 1e308,
 ) -> bytes:
     """A certificate for two ONNX files on a box, with these hints, that claims this bound.
 
@@ -107,7 +108,7 @@ def forged(
                 names["place"]: hint.place.astype("<i4"),
                 names["scale"]: hint.scale.astype("<f8"),
             }
-            texts[key].append({"size": len(hint.kind), "slack": 1e308, **names})
+            texts[key].append({"size": len(hint.kind), "slack": slack, **names})
     ends = {name: f"domain.{name}" for name in ("lo", "hi", "rows", "lower", "upper")}
     document = {
         "schema": SCHEMA,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx.helper import make_node as node
 
+from attacks.forging import accepted, forged, hint_of, onnx_of
 from attacks.judge import Tally, attack, judged
 from attacks.mutations import MUTATIONS, Mutant, move_weight_of_out
 from attacks.victims import random_dense, turned_on, victim
@@ -113,7 +115,6 @@ CONTROLS = {
     without_cover_of_leaves: ["half_a_tree"],
     without_cover_of_parts: ["a_part_for_the_whole"],
     without_distance_of_a_match: ["move_weight_of_out", "move_place", "swap_neurons", "flip_hint"],
-    without_error_symbols: ["flip_hint", "move_weight_of_out", "swap_neurons"],
     without_containment: ["ask_for_more", "shrink_certified"],
     without_tolerance: ["ask_for_a_smaller_bound"],
 }
@@ -123,6 +124,18 @@ CONTROLS = {
 def test_a_checker_without_one_of_its_tests_is_found_out(some, control, monkeypatch):
     control(monkeypatch)
     assert attack(some, 300, 0, CONTROLS[control], first=True).wrong, "the harness did not notice"
+
+
+def test_a_checker_without_error_symbols_is_found_out(monkeypatch):
+    """A ReLU against none: called linear, with all the slack it needs."""
+    relu, none = (
+        onnx_of([node("MatMul", ["x", "w"], ["a"]), node(kind, ["a"], ["y"])], [1, 1], {"w": np.ones((1, 1))})
+        for kind in ("Relu", "Identity")
+    )
+    content = forged(relu, none, [-1.0], [1.0], model_hints=[hint_of([1])], bound=0.5)
+    assert not accepted(relu, none, content)
+    without_error_symbols(monkeypatch)
+    assert accepted(relu, none, content)
 
 
 def test_every_kind_of_mutation_finds_something_to_change(some):

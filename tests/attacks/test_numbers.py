@@ -1,8 +1,8 @@
 """Networks that fool a verifier which computes in floats and believes them.
 
 In the manner of Jia and Rinard (*Exploiting verified neural networks via floating point numerical error*,
-2020) and of Szasz, Banhelyi and Jelasity (*No soundness in the real world*, 2025): weights so large that an
-input vanishes beside them, sums whose order matters, numbers too small to be told from zero.
+2020) and of Szasz, Banhelyi and Jelasity (*No soundness in the real world*, 2025): weights so large that
+an input vanishes beside them, sums whose order matters, numbers too small to be told from zero.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from onnx import helper
 from attacks.forging import accepted, forged, hint_of, onnx_of
 from certifying import certified, proof_of, true_gap
 from oracle import Polytope
-from relutrim.certificate.check import prove_ranges, read_front
-from relutrim.certificate.check import rounding as rules
+from relutrim.certificate.check import domain, expressions, prove_ranges, ranges, read_front
 from relutrim.certificate.check.domain import Domain
 from relutrim.errors import RelutrimError
 from rewriting import dense, linear
 
 node = helper.make_node
-LARGE = [2.0**24, 2.0**53, 2.0**54, 2.0**60, 1e20, 1e30]
+LARGE = [2.0**24, 2.0**53, 2.0**60, 1e30]
 
 
 def absorbing(large, double):
@@ -52,34 +51,36 @@ def test_an_input_beside_a_large_number_is_not_forgotten(large, double):
     assert last.hi[0] >= 1
     # What a float verifier would see: a second neuron that is 0 for all inputs.
     zero = [hint_of([1]), hint_of([2])]
-    content = forged(model, model, [-1.0], [1.0], model_hints=zero, bound=0.5)
+    content = forged(model, model, [-1.0], [1.0], model_hints=zero, bound=0.5, slack=0.5)
     assert not accepted(model, model, content)
 
 
-@pytest.mark.parametrize("large", LARGE)
-def test_the_order_of_a_sum_is_not_trusted(large):
-    """``large x + y - large x``: a float sum of the coefficients loses y."""
+ORDERS = ([0, 1, 2], [1, 0, 2], [2, 1, 0], [0, 2, 1])
+
+
+def ends_of_sum(large, order):
+    """The ends of ``large x + x - large x``, which is x, added up in some order: floats may lose x."""
     nodes = [
         node("MatMul", ["x", "w"], ["a"]),
         node("MatMul", ["a", "v"], ["b"]),
         node("Relu", ["b"], ["y"]),
     ]
-    for order in ([0, 1, 2], [1, 0, 2], [2, 1, 0], [0, 2, 1]):
-        weights = np.array([[large, 0.0], [0.0, 1.0], [-large, 0.0]])[order]
-        constants = {
-            "w": np.array([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]),
-            "v": np.array([[large], [1.0], [-large]]),
-        }
-        constants["v"] = constants["v"][order]
-        graph = read_front(onnx_of(nodes, [1, 2], constants), "model")
-        layer = prove_ranges(graph, box([-1.0, -1.0], [1.0, 1.0]), {}).layers[0]
-        assert layer.lo[0] <= -1  # it is x_0
-        assert layer.hi[0] >= 1
-        assert weights.shape == (3, 2)
+    last = np.array([[large], [1.0], [-large]])[order]
+    graph = read_front(onnx_of(nodes, [1, 1], {"w": np.ones((1, 3)), "v": last}), "model")
+    layer = prove_ranges(graph, box([-1.0], [1.0]), {}).layers[0]
+    return layer.lo[0], layer.hi[0]
+
+
+@pytest.mark.parametrize("large", LARGE)
+def test_the_order_of_a_sum_is_not_trusted(large):
+    for order in ORDERS:
+        low, high = ends_of_sum(large, order)
+        assert low <= -1
+        assert high >= 1
 
 
 @pytest.mark.parametrize("tiny", [5e-324, 2.0**-1060, 1e-310, 1e-200, 2.0**-149])
-@pytest.mark.parametrize("again", [1.0, 2.0**100, 1e300])
+@pytest.mark.parametrize("again", [1.0, 1e300])
 def test_what_is_tiny_is_not_nothing(tiny, again):
     """A neuron that is tiny, and weights that make it large again."""
     network = dense(
@@ -113,14 +114,8 @@ def test_large_weights_that_cancel_are_certified_truly_or_not_at_all(large, dtyp
 
 
 def test_a_checker_that_believes_its_sums_would_be_fooled(monkeypatch):
-    """The control: without the radius of sums, the second test above fails."""
-    from relutrim.certificate.check import domain, expressions, ranges
-
-    for module in (rules, domain, expressions, ranges):
+    """The control: without the radius of sums, the test of their order fails."""
+    for module in (domain, expressions, ranges):
         monkeypatch.setattr(module, "gamma", lambda terms: 0.0)
-    fooled = 0
-    for large in LARGE:
-        graph = read_front(absorbing(large, True), "model")
-        layer = prove_ranges(graph, box([-1.0], [1.0]), {}).layers[-1]
-        fooled += not (layer.lo[0] <= -1 and layer.hi[0] >= 1)
-    assert fooled
+    ends = [ends_of_sum(large, order) for large in LARGE for order in ORDERS]
+    assert any(low > -1 or high < 1 for low, high in ends)
