@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -15,6 +17,7 @@ import relutrim
 from onnx_models import assert_reads, model, numbers, op, run
 from relutrim import Box
 from relutrim.errors import UnsupportedError
+from relutrim.formats.gates import gate
 from relutrim.formats.onnx import network_from_proto, network_to_proto
 from relutrim.formats.torch_read import read_module
 from relutrim.formats.torch_write import build_module
@@ -337,3 +340,14 @@ def test_a_convolutional_network_with_a_sigmoid_within():
     x = torch.rand(200, 1, 8, 8)
     with torch.no_grad():
         assert float((module(x) - result.model(x)).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize(("root", "known"), [(math.sqrt(2), True), (float(np.float32(math.sqrt(2))), False)])
+def test_a_root_rounded_to_float32_makes_no_gelu_of_a_float64_model(root, known):
+    nodes = {
+        "divided": Node("divided", Scale.exactly(1 / root), ("x",)),
+        "erf": Node("erf", Erf(), ("divided",)),
+        "shifted": Node("shifted", Scale.exactly(1.0, 1.0), ("erf",)),
+    }
+    assert (gate(nodes.get, "x", "shifted", "float64") is not None) == known
+    assert gate(nodes.get, "x", "shifted", "float32") is not None

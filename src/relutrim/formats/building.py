@@ -159,7 +159,7 @@ class Builder:
         x, factor = (a, b) if isinstance(a, Value) else (b, a)
         x = self.read(x)
         if isinstance(factor, Value):
-            found = gate(self._find, x.name, self.read(factor).name)
+            found = gate(self._find, x.name, self.read(factor).name, self.dtype)
             if found is None:
                 raise UnsupportedError(
                     "a product of two values that depend on the input is not piecewise linear, unless it is "

@@ -13,12 +13,13 @@ from relutrim.network import Curve, Erf, Gelu, Mish, Node, Operator, Scale, Sigm
 
 Find: TypeAlias = Callable[[str], Node | None]
 """The node that makes the value of a name; None for the input."""
-_ROOT = 2.0**-24
-"""How far a number may be from the root of 2, relative to it: half an ulp of float32."""
+_ROOT = {"float32": 2.0**-24, "float64": 2.0**-51}
+"""How far a number of a type may be from the root of 2, relative to it: what rounding makes of it."""
 
 
-def gate(find: Find, one: str, other: str) -> tuple[str, list[Operator]] | None:
-    """The product of two values as operators on a third one, None if it is something else.
+def gate(find: Find, one: str, other: str, dtype: str) -> tuple[str, list[Operator]] | None:
+    """The product of two values as operators on a third one, None if it is something else; ``dtype`` is the
+    type of the model's numbers.
 
     ``x sigmoid(x)``, ``x tanh(softplus(x))``, and ``x (1 + erf(x / sqrt(2)))`` or half of it.
     """
@@ -33,7 +34,7 @@ def gate(find: Find, one: str, other: str) -> tuple[str, list[Operator]] | None:
             continue
         inner = _read(find, shifted[0], Erf)
         divided = None if inner is None else _scaled(find, inner)
-        if divided is None or divided[2] != 0 or not abs(divided[1] * np.sqrt(2) - 1) <= _ROOT:
+        if divided is None or divided[2] != 0 or not abs(divided[1] * np.sqrt(2) - 1) <= _ROOT[dtype]:
             continue
         if divided[0] == x:
             return x, [Gelu(), Scale.exactly(2.0)]

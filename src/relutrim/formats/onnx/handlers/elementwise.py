@@ -58,7 +58,7 @@ def multiply(call: Call) -> Operand:
     side = 1 if call.is_constant(1) else 0
     find = call.graph.nodes.get
     if not call.is_constant(side):
-        found = gate(find, call.value(0).name, call.value(1).name)
+        found = gate(find, call.value(0).name, call.value(1).name, call.graph.dtype)
         if found is None:
             raise UnsupportedError(
                 "it multiplies two computed values, which is not affine; relutrim represents products with "
