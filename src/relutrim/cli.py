@@ -366,8 +366,8 @@ def compress(
         click.echo(f"written: {one_line(str(out))}")
         if certificate is not None and result.certificate is not None:
             click.echo(
-                f"certified within {result.certificate.bound:.2e} on the whole domain: "
-                f"{one_line(str(certificate))}"
+                f"certified within {result.certificate.bound:.2e} on the whole domain (the prover's bound is "
+                f"{result.deviation.proven or 0:.2e}): {one_line(str(certificate))}"
             )
 
 
