@@ -441,9 +441,10 @@ def compress(
         show_compression(result, console(), measured, tested)
         say(f"written: {one_line(str(out))}" + (f", {one_line(str(page))}" if page else ""))
         if certificate is not None and result.certificate is not None:
+            own = result.deviation.proven
             say(
-                f"certified within {result.certificate.bound:.2e} on the whole domain: "
-                f"{one_line(str(certificate))}"
+                f"certified within {result.certificate.bound:.2e} on the whole domain (the prover's own bound: "
+                f"{'none' if own is None else f'{own:.2e}'}): {one_line(str(certificate))}"
             )
 
 
