@@ -443,8 +443,8 @@ def compress(
         if certificate is not None and result.certificate is not None:
             own = result.deviation.proven
             say(
-                f"certified within {result.certificate.bound:.2e} on the whole domain (the prover's own bound: "
-                f"{'none' if own is None else f'{own:.2e}'}): {one_line(str(certificate))}"
+                f"certified within {result.certificate.bound:.2e} on the whole domain (the prover's own "
+                f"bound: {'none' if own is None else f'{own:.2e}'}): {one_line(str(certificate))}"
             )
 
 
