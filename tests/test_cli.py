@@ -426,7 +426,7 @@ def test_names_that_are_no_text(cli: Cli) -> None:
 def test_version_and_help() -> None:
     found = start("--version")
     assert found == Outcome(0, f"relutrim, version {relutrim.__version__}\n", "")
-    for command in ((), *((name,) for name in relutrim.cli.commands.commands)):
+    for command in ((), *((name,) for name in relutrim.cli.group.NAMES)):
         found = start(*command, "--help")
         assert found.code == 0
         assert found.out.startswith(f"Usage: {' '.join(('relutrim', *command))} ")
@@ -452,6 +452,24 @@ def test_torch_is_not_loaded_without_need(arguments: list[str]) -> None:
         [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "False\n")
+
+
+def test_a_command_loads_no_other() -> None:
+    script = SEEN + "    print(*(m for m in sys.modules if m in HERE), file=sys.stderr)"
+    here = "HERE = " + repr([f"relutrim.cli.{name}" for name in relutrim.cli.group.NAMES]) + "\n"
+    done = subprocess.run(
+        [sys.executable, "-c", here + script, "inspect", "m.onnx"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "relutrim.cli.inspect\n")
+
+
+def test_the_group_knows_every_command() -> None:
+    """A module that defines a command is one of the names, and the other way round."""
+    folder = Path(relutrim.cli.group.__file__).parent
+    found = [
+        file.stem for file in folder.glob("*.py") if re.search(r"^@click\.command", file.read_text(), re.M)
+    ]
+    assert sorted(found) == list(relutrim.cli.group.NAMES)
 
 
 def test_broken_pipe() -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from relutrim.cli_domain import ManyNumbers
+from relutrim.cli.domain import ManyNumbers
+from relutrim.cli.talk import INTERRUPTED
 from relutrim.paper.reproduce.options import NAMES, OPTIONS, Option
-
-_INTERRUPTED = 130
 
 
 class _ManyValues(ManyNumbers):
@@ -57,6 +56,6 @@ def reproduce(name: str, **options: Any) -> None:
         code = run(name, options, lambda text: click.echo(text, err=True))
     except KeyboardInterrupt:
         click.echo("relutrim: interrupted; the same command goes on", err=True)
-        raise click.exceptions.Exit(_INTERRUPTED) from None
+        raise click.exceptions.Exit(INTERRUPTED) from None
     if code:
         raise click.exceptions.Exit(code)

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from relutrim.cli_domain import ManyNumbers
+from relutrim.cli.domain import ManyNumbers
+from relutrim.cli.talk import INTERRUPTED
 from relutrim.errors import CheckFailed, one_line
 
 if TYPE_CHECKING:
     from relutrim.paper.trained import Trained
     from relutrim.paper.training import Progress
-
-_INTERRUPTED = 130
 
 
 class _ManyNetworks(ManyNumbers):
@@ -133,7 +132,7 @@ def train(dataset: str, architectures: tuple[str, ...], output: Path, as_json: b
             )
     except KeyboardInterrupt:
         click.echo("relutrim: interrupted; the same command goes on from the last checkpoint", err=True)
-        raise click.exceptions.Exit(_INTERRUPTED) from None
+        raise click.exceptions.Exit(INTERRUPTED) from None
     if as_json:
         report = json.loads((output / REPORT).read_text(encoding="utf-8"))
         click.echo(json.dumps({"output": str(output), **report}, allow_nan=False))

@@ -1,4 +1,4 @@
-"""How much the commands say: ``-q``, ``-v``, and the shell completion.
+"""How much the commands say: ``-q``, ``-v``, and where it goes.
 
 Results go to stdout, everything else to stderr. What was asked for is kept in click's context, so that
 commands need not pass it on.
@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from relutrim.errors import one_line
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from relutrim.prove.cascade import Progress
 
 F = TypeVar("F", bound=Callable[..., Any])
-SHELLS = {
-    "bash": 'eval "$(relutrim completion bash)" in ~/.bashrc',
-    "zsh": 'eval "$(relutrim completion zsh)" in ~/.zshrc, behind compinit',
-    "fish": "relutrim completion fish > ~/.config/fish/completions/relutrim.fish",
-}
+INTERRUPTED = 130
 _QUIET, _VERBOSE = "relutrim.quiet", "relutrim.verbose"
 
 
@@ -72,22 +70,15 @@ def say(text: str) -> None:
         click.echo(text)
 
 
+def complain(message: str, code: int) -> int:
+    """An error on stderr, ``-q`` or not; the exit code is handed back."""
+    click.echo(f"relutrim: error: {one_line(message)}", err=True)
+    return code
+
+
 def progress(as_json: bool) -> AbstractContextManager[Progress | None]:
     """What a run reports to: a bar on a terminal, lines with ``-v``, nothing beside ``--json`` alone."""
     from relutrim.report.progress import progress as shown
 
     limit = click.get_current_context().params.get("time_limit")
     return shown(quiet=quiet() or (as_json and not verbose()), verbose=verbose(), limit=limit)
-
-
-@click.command(epilog="\b\n" + "\n".join(SHELLS.values()))
-@click.argument("shell", type=click.Choice(list(SHELLS)))
-@click.pass_context
-def completion(context: click.Context, shell: str) -> None:
-    """Print what makes SHELL complete relutrim's commands, options and file names."""
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None
-    made = kind(context.find_root().command, {}, "relutrim", "_RELUTRIM_COMPLETE")
-    click.echo(made.source_template % made.source_vars())

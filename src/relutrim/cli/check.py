@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from relutrim.cli_domain import take_domain
+from relutrim.cli.domain import ManyNumbers, domain_options, take_domain
+from relutrim.cli.inputs import load_network
+from relutrim.cli.options import arch_option, json_option
 from relutrim.errors import InputError, one_line
 
 if TYPE_CHECKING:
@@ -18,7 +20,42 @@ if TYPE_CHECKING:
     from relutrim.network import Network
 
 
-def run_check(
+@click.command(cls=ManyNumbers)
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("certificate", type=click.Path(path_type=Path))
+@domain_options
+@click.option("--tolerance", type=float, metavar="EPS", help="Fail if the bound is more than EPS.")
+@click.option("--output-relu", is_flag=True, help="MODEL was compressed with this option.")
+@arch_option
+@json_option
+def check(
+    model: Path,
+    out: Path,
+    certificate: Path,
+    tolerance: float | None,
+    output_relu: bool,
+    arch: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Prove anew, from CERTIFICATE, that OUT computes the same as MODEL, on a domain that contains the one
+    given.
+
+    The checker is independent of everything else here; where only numpy and onnx are installed,
+    python -m relutrim.certificate.check does the same.
+    """
+
+    def load(path: Path) -> Network:
+        from relutrim.formats import as_network, suffix
+
+        network = load_network(path, arch if suffix(path) == ".pt" else None)
+        return as_network(network, output_relu=output_relu and path == model)
+
+    _run(model, out, certificate, tolerance, load, options, as_json=as_json)
+
+
+def _run(
     model: Path,
     out: Path,
     certificate: Path,
@@ -29,7 +66,7 @@ def run_check(
     as_json: bool,
 ) -> None:
     """Check, and say what was checked; what does not hold is an error."""
-    from relutrim.certificate.check import check
+    from relutrim.certificate.check import check as prove_anew
     from relutrim.certificate.check.__main__ import checked_tolerance, content
 
     checked_tolerance(tolerance)
@@ -47,7 +84,7 @@ def run_check(
         return found
 
     asked = _asked(options, proof)
-    report = check(content(model), content(out), proof, asked, tolerance, translated)
+    report = prove_anew(content(model), content(out), proof, asked, tolerance, translated)
     if as_json:
         click.echo(json.dumps({"schema": "relutrim/check/1", "accepted": True, **report.as_dict()}, indent=1))
         return

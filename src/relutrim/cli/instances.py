@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from relutrim.cli_talk import console, progress, talk_options
+from relutrim.cli.talk import INTERRUPTED, console, progress, talk_options
 from relutrim.errors import InputError, RelutrimError, one_line
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from relutrim.formats.instances import Instance
     from relutrim.prove.cascade import Progress
 
-_BUG, _INTERRUPTED = 1, 130
+_BUG = 1
 _LIST = "instances.csv"
 
 
@@ -70,7 +70,7 @@ def instances(csv: Path, folder: Path, as_json: bool, **options: Any) -> None:
                 result = _one(instance, target, options, watched)
         except KeyboardInterrupt:
             click.echo(f"relutrim: error: interrupted at line {instance.line}", err=True)
-            code = _INTERRUPTED
+            code = INTERRUPTED
             break
         results.append(result)
         code = code or result["code"]
@@ -134,7 +134,7 @@ def _one(
 def _compressed(
     instance: Instance, target: Path, options: dict[str, Any], watched: Progress | None
 ) -> Compression:
-    from relutrim.cli_domain import from_vnnlib
+    from relutrim.cli.domain import from_vnnlib
     from relutrim.compression import compress_network
     from relutrim.formats import load
 

@@ -1,0 +1,177 @@
+"""``relutrim compress``: a smaller network that computes the same."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from relutrim.cli.domain import ManyNumbers, domain_options
+from relutrim.cli.inputs import held_out_rows, prepared, tested_on
+from relutrim.cli.options import analysis_options
+from relutrim.cli.talk import console, progress, say
+from relutrim.cli.targets import keep_apart, mask_target, report_target, target_of
+from relutrim.errors import InputError, one_line
+from relutrim.rewrite.cost import Cost
+
+
+@click.command(cls=ManyNumbers)
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@domain_options
+@analysis_options
+@click.option(
+    "--rewrites",
+    type=click.Choice(["leo++", "all"]),
+    default="all",
+    show_default=True,
+    help="leo++ is the paper's algorithm; all never makes the network larger.",
+)
+@click.option(
+    "--tolerance",
+    default="exact",
+    show_default=True,
+    metavar="exact|rounding|EPS",
+    help="How far an output may move on the domain: by nothing but the rounding of re-written weights, by "
+    "half a unit in the last place of its largest value, or by EPS.",
+)
+@click.option(
+    "--cost",
+    type=click.Choice([cost.value for cost in Cost]),
+    default="parameters",
+    show_default=True,
+    help="What to make smaller: the numbers in the file, or the multiplications of one evaluation.",
+)
+@click.option(
+    "--evidence",
+    type=click.Choice(["proof", "solver", "data"]),
+    default="proof",
+    show_default=True,
+    help="The weakest evidence to rewrite on; anything but proof is not exact.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float64", "bfloat16-check"]),
+    help="The type to observe both networks in, the one you deploy; OUT keeps MODEL's [default: MODEL's].",
+)
+@click.option(
+    "--certificate",
+    type=click.Path(path_type=Path),
+    metavar="C",
+    help="Write what 'relutrim check' needs to prove the result anew; an error if it could not.",
+)
+@click.option(
+    "--latency/--no-latency",
+    default=True,
+    show_default=True,
+    help="Measure the time of both networks with onnxruntime, if it is installed (a second at most for small "
+    "ones).",
+)
+@click.option(
+    "--model-card",
+    type=click.Path(path_type=Path),
+    metavar="CARD.md",
+    help="Write a section for a model card: what was done, on which inputs, and what is proven.",
+)
+def compress(
+    model: Path,
+    out: Path,
+    as_json: bool,
+    details: bool,
+    rewrites: str,
+    tolerance: str,
+    cost: str,
+    evidence: str,
+    dtype: str | None,
+    certificate: Path | None,
+    latency: bool,
+    **options: Any,
+) -> None:
+    """Write to OUT a smaller network that computes the same as MODEL on the domain."""
+    from relutrim.formats import check_writable
+    from relutrim.report.json import compression_json, dumps, model_json
+
+    keep_apart(out, model, options)
+    check_writable(out)
+    if certificate is not None:
+        from relutrim.formats.files import check_target
+
+        keep_apart(certificate, model, options)
+        check_target(certificate)
+        if certificate.absolute() == out.absolute():
+            raise InputError("OUT and the certificate cannot be one file", where=str(certificate))
+    mask, page = mask_target(model, options), report_target(model, options, out)
+    bounds = target_of("bounds", model, options, out, mask)
+    card = target_of("model_card", model, options, out, mask, bounds)
+    holdout = held_out_rows(options)
+    plain = not options["output_relu"]
+    network, arguments = prepared(model, options)
+    source = model_json(network, model)
+    from relutrim.compression import compress_network, onnx_of
+
+    with progress(as_json) as watched:
+        result = compress_network(
+            network,
+            progress=watched,
+            rewrites=rewrites,
+            tolerance=tolerance,
+            cost=cost,
+            evidence=evidence,
+            dtype=dtype,
+            certificate=certificate is not None,
+            source=onnx_of(model) if certificate is not None and plain else None,
+            **arguments,
+        )
+    result.save(out)
+    if certificate is not None and result.certificate is not None:
+        result.certificate.save(certificate, model=model, out=out)
+    if mask is not None:
+        from relutrim.masks import write_masks
+
+        write_masks(mask, result.masks)
+    if bounds is not None:
+        from relutrim.report.bounds import of_compressed, write_bounds
+
+        again = of_compressed(result, **arguments)
+        write_bounds(bounds, again, model_json(result.stored, out), arguments["time_limit"])
+    if card is not None:
+        from shlex import join
+
+        from relutrim.formats.files import write_text
+        from relutrim.report.card import model_card
+
+        made = model_json(result.stored, out)
+        write_text(card, model_card(result, source, made, join(["relutrim", *sys.argv[1:]])))
+    tested = tested_on(result.stability, holdout)
+    measured = result.latency() if latency else None
+    if page is not None:
+        from relutrim.formats.files import write_text
+        from relutrim.report.html.environment import command_line
+        from relutrim.report.html.page import compression_page
+
+        text = compression_page(
+            result,
+            source,
+            out=out,
+            latency=measured,
+            holdout=tested,
+            command=command_line(),
+            certificate=certificate,
+        )
+        write_text(page, text)
+    if as_json:
+        report = compression_json(result, source, details=details, latency=measured, holdout=tested)
+        click.echo(dumps(report))
+    else:
+        from relutrim.report.tables import show_compression
+
+        show_compression(result, console(), measured, tested)
+        say(f"written: {one_line(str(out))}" + (f", {one_line(str(page))}" if page else ""))
+        if certificate is not None and result.certificate is not None:
+            own = result.deviation.proven
+            say(
+                f"certified within {result.certificate.bound:.2e} on the whole domain (the prover's own "
+                f"bound: {'none' if own is None else f'{own:.2e}'}): {one_line(str(certificate))}"
+            )

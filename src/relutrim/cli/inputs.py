@@ -1,0 +1,62 @@
+"""What the commands read: the network, the domain and the rows of data."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relutrim.cli.domain import take_domain
+from relutrim.errors import InputError
+from relutrim.formats.arrays import read_array
+
+if TYPE_CHECKING:
+    from relutrim.holdout import Holdout
+    from relutrim.network import Network
+    from relutrim.prove.stability import Stability
+
+
+def load_network(model: Path, arch: str | None) -> Network:
+    """The network. A factory may lie in the current folder, where Python looks only for ``python -m``."""
+    from relutrim.formats import load
+
+    if arch is None or arch.startswith("mlp:"):
+        return load(model, arch=arch)
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        return load(model, arch=arch)
+    finally:
+        sys.path.remove(here)
+
+
+def prepared(model: Path, options: dict[str, Any]) -> tuple[Network, dict[str, Any]]:
+    """The network, and the keyword arguments of an analysis, from a command's options."""
+    from relutrim.formats import as_network
+
+    limit = options["time_limit"]
+    if limit is not None and not limit >= 0:
+        raise InputError(f"a time limit of {limit:g} seconds makes no sense; it must not be negative")
+    network = as_network(load_network(model, options.pop("arch")), output_relu=options.pop("output_relu"))
+    domain = take_domain(options, network)
+    path = options.pop("data")
+    data = None if path is None else read_array(path)
+    return network, {"domain": domain, "data": data, **options}
+
+
+def held_out_rows(options: dict[str, Any]) -> Any:
+    """The rows of ``--holdout``, if there are any."""
+    path: Path | None = options.pop("holdout")
+    if path is not None and options["method"] != "data":
+        raise InputError("--holdout says how often data is wrong; use it with --method data")
+    return None if path is None else read_array(path)
+
+
+def tested_on(stability: Stability, rows: Any) -> Holdout | None:
+    """How often verdicts that rest on data are wrong on other rows, if there are any."""
+    if rows is None:
+        return None
+    from relutrim.holdout import held_out
+
+    return held_out(stability, rows)
