@@ -36,7 +36,8 @@ SCHEMES = ("light", "dark")
 READABLE = [("--ink", "--page"), ("--ink", "--card"), ("--ink", "--wash"), ("--soft", "--page")]
 READABLE += [("--soft", "--card"), ("--soft", "--wash"), ("--link", "--page"), ("--link", "--card")]
 READABLE += [("--good", "--good-wash"), ("--bad", "--bad-wash"), ("--card", "--ink")]
-SEEN = ["--active", "--inactive", "--unstable", "--unknown", "--carried", "--merged", "--folded", "--other"]
+SEEN = ["--active", "--inactive", "--unstable", "--unknown", "--carried", "--merged", "--folded"]
+SEEN += ["--constant", "--negligible"]
 
 
 @pytest.fixture(scope="module")

@@ -40,13 +40,16 @@ _SAFETY = 1 + 2.0**-20
 
 @dataclass(frozen=True)
 class Step:
-    """One rewrite as it is reported."""
+    """One rewrite as it is reported. ``lost`` is how many neurons fewer each ReLU has behind it; a draft sees
+    both networks and fills that in.
+    """
 
     rewrite: str
     node: str
     text: str
     neurons: int = 0
     deviation: float = 0.0
+    lost: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -143,7 +146,9 @@ class Draft:
                 largest = max(largest, float(shift[source].max()) if shift[source].numel() else 0.0)
                 if bool(shift[source].isnan().any()):
                     largest = float("nan")
-        steps = self.steps if step is None else (*self.steps, replace(step, deviation=largest))
+        steps = self.steps
+        if step is not None:
+            steps += (replace(step, deviation=largest, lost=_lost(self.network, network)),)
         return Draft(
             network=network,
             identity=masks[0],
@@ -246,6 +251,12 @@ def _sharpen(
         start += len(own)
         if source in shift:
             shift[source] = torch.fmin(shift[source], own.reshape(shift[source].shape) * _SAFETY)
+
+
+def _lost(before: Network, after: Network) -> dict[str, int]:
+    left = {relu.name: after.size(relu.name) for relu in after.relus}
+    sizes = {relu.name: before.size(relu.name) for relu in before.relus}
+    return {name: size - left.get(name, 0) for name, size in sizes.items() if size != left.get(name, 0)}
 
 
 def _widen(interval: Interval, by: Tensor) -> Interval:

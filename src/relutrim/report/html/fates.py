@@ -1,8 +1,8 @@
 """What became of the neurons of each layer.
 
-A step of the rewriting says how many neurons it removed from the layer that it names; what is left is in the
-stored network under the layer's name. Steps that reach over several layers (whole channels, a network that
-became a constant) do not say how many neurons each of them lost, so those are what is missing in the sum.
+Every step of the rewriting knows how many neurons it took from each ReLU, or put there; this gives what it
+did a name that a person understands. Channels that others stand for, or that are constant, are read by nobody
+after one step and go with the next, which would drop any channel: their name is that of the cause.
 """
 
 from __future__ import annotations
@@ -13,17 +13,38 @@ from dataclasses import dataclass
 from relutrim.network.graph import Network
 from relutrim.rewrite.draft import Step
 
-_KINDS = {
+FATES = ("dropped", "carried", "merged", "folded", "constant", "negligible", "other")
+WORDS = {
     "drop-inactive": "dropped",
+    "drop-unread": "dropped",
+    "drop-channels": "dropped",
     "carry-linear": "carried",
     "merge-active": "merged",
     "merge-collinear": "merged",
+    "merge-channels": "merged",
     "fold-stable": "folded",
+    "fold-convolutions": "folded",
     "straighten": "folded",
-    "drop-unread": "other",
-    "drop-negligible": "other",
+    "collapse": "constant",
+    "constant-channels": "constant",
+    "drop-negligible": "negligible",
 }
-FATES = ("dropped", "carried", "merged", "folded", "other")
+"""What a rewrite does to neurons, in one word."""
+NO_NEURONS = frozenset(
+    {
+        "analyze",
+        "drop-columns",
+        "drop-connections",
+        "factor",
+        "fuse",
+        "hold-biases",
+        "lift-relu",
+        "none",
+    }
+)
+"""Rewrites that take no neuron away."""
+_CAUSES = ("merge-channels", "constant-channels")
+_CUT = "drop-channels"
 
 
 @dataclass(frozen=True)
@@ -44,14 +65,17 @@ class Fate:
 def fates(original: Network, stored: Network, steps: Iterable[Step]) -> dict[str, Fate]:
     """Per ReLU of the original network."""
     counted: dict[str, dict[str, int]] = {relu.name: dict.fromkeys(FATES, 0) for relu in original.relus}
+    added = dict.fromkeys(counted, 0)
+    before = ""
     for step in steps:
-        if step.node in counted and step.rewrite in _KINDS:
-            counted[step.node][_KINDS[step.rewrite]] += step.neurons
+        cause = before if step.rewrite == _CUT and before in _CAUSES else step.rewrite
+        for name, count in step.lost.items():
+            if name in counted:
+                counted[name][WORDS.get(cause, "other")] += max(0, count)
+                added[name] += max(0, -count)
+        before = step.rewrite
     kept = {relu.name: stored.size(relu.name) for relu in stored.relus}
-    found = {}
-    for name, gone in counted.items():
-        size, left = original.size(name), kept.get(name, 0)
-        missing = size - left - sum(gone.values())
-        gone["other"] += max(0, missing)
-        found[name] = Fate(size, left, gone, max(0, -missing))
-    return found
+    return {
+        name: Fate(original.size(name), kept.get(name, 0), gone, added[name])
+        for name, gone in counted.items()
+    }

@@ -52,6 +52,7 @@ def compression_page(
     """The report of a compression. ``certificate`` is a file that was written beside it; its hash goes in."""
     report = compression_json(result, model, latency=latency, holdout=holdout)
     became = fates(result.original, result.stored, result.steps)
+    seen = {word for fate in became.values() for word, count in fate.gone.items() if count}
     return _rendered(
         result.stability,
         report,
@@ -62,6 +63,7 @@ def compression_page(
         certificate=None if certificate is None else _certificate(certificate),
         architecture=drawings(result.original, result.stored, result.stability),
         layers=[_layer(layer, became.get(layer.name)) for layer in result.stability.layers],
+        fate_words=[word for word in FATES if word in seen],
         sizes=_sizes(report),
         deviation=_deviation(result.deviation),
         rewrites=[
@@ -89,6 +91,7 @@ def analysis_page(
         certificate=None,
         architecture=drawings(stability.problem.network, None, stability),
         layers=[_layer(layer, None) for layer in stability.layers],
+        fate_words=[],
         sizes=[],
         deviation=None,
         rewrites=None,
@@ -120,7 +123,6 @@ def _rendered(
             counts={verdict.word: stability.count(verdict) for verdict in VERDICTS},
             stable=stability.count(Verdict.ACTIVE) + stability.count(Verdict.INACTIVE),
             words=[verdict.word for verdict in VERDICTS],
-            fate_words=FATES,
             maps=maps,
             wide_maps=sum(one["view"][0] > NARROW for _, _, one in maps),
             most=MOST,
