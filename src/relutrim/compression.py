@@ -21,6 +21,7 @@ from relutrim.rewrite.draft import Mask, Step
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from relutrim.accuracy import Accuracy
     from relutrim.bounds.values import Interval
     from relutrim.certificate.groundwork import Groundwork
     from relutrim.certificate.write import Certificate
@@ -123,18 +124,28 @@ class Compression:
 
         return measure(self.original, self.stored)
 
+    def accuracy(self, data: Any, labels: Any) -> Accuracy | None:
+        """How often both networks give the class that a label names, on the rows of ``data`` (raw units) that
+        lie in the domain; None where the network is no classifier, or no row lies there.
+        """
+        from relutrim.accuracy import accuracy
+
+        return accuracy(self.original, self.stored, self.stability, data, labels, self.deviation.dtype)
+
     def save(self, path: str | Path) -> None:
         """Write the compressed network to a file, whole or not at all."""
         from relutrim.formats import save
 
         save(self.stored, path)
 
-    def save_report(self, path: str | Path, *, latency: Latency | None = None) -> None:
+    def save_report(
+        self, path: str | Path, *, latency: Latency | None = None, accuracy: Accuracy | None = None
+    ) -> None:
         """Write an HTML report for people to a file, whole or not at all; it loads nothing from anywhere."""
         from relutrim.formats.files import write_text
         from relutrim.report.html.page import compression_page
 
-        write_text(Path(path), compression_page(self, latency=latency))
+        write_text(Path(path), compression_page(self, latency=latency, accuracy=accuracy))
 
     def _repr_html_(self) -> str:
         """How notebooks show it."""

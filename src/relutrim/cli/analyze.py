@@ -38,7 +38,7 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
     mask, page = mask_target(model, options), report_target(model, options, output)
     bounds = target_of("bounds", model, options, output, mask)
     holdout = held_out_rows(options)
-    network, arguments = prepared(model, options)
+    network, arguments, _ = prepared(model, options)
     source = model_json(network, model)
     from relutrim.analysis import analyze_network
 

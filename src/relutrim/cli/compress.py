@@ -107,7 +107,7 @@ def compress(
     card = target_of("model_card", model, options, out, mask, bounds)
     holdout = held_out_rows(options)
     plain = not options["output_relu"]
-    network, arguments = prepared(model, options)
+    network, arguments, labels = prepared(model, options)
     source = model_json(network, model)
     from relutrim.compression import compress_network, onnx_of
 
@@ -127,6 +127,7 @@ def compress(
     result.save(out)
     if certificate is not None and result.certificate is not None:
         result.certificate.save(certificate, model=model, out=out)
+    scored = result.accuracy(arguments["data"], labels) if labels is not None else None
     if mask is not None:
         from relutrim.masks import write_masks
 
@@ -143,7 +144,7 @@ def compress(
         from relutrim.report.card import model_card
 
         made = model_json(result.stored, out)
-        write_text(card, model_card(result, source, made, join(["relutrim", *sys.argv[1:]])))
+        write_text(card, model_card(result, source, made, join(["relutrim", *sys.argv[1:]]), scored))
     tested = tested_on(result.stability, holdout)
     measured = result.latency() if latency else None
     if page is not None:
@@ -157,17 +158,20 @@ def compress(
             out=out,
             latency=measured,
             holdout=tested,
+            accuracy=scored,
             command=command_line(),
             certificate=certificate,
         )
         write_text(page, text)
     if as_json:
-        report = compression_json(result, source, details=details, latency=measured, holdout=tested)
+        report = compression_json(
+            result, source, details=details, latency=measured, holdout=tested, accuracy=scored
+        )
         click.echo(dumps(report))
     else:
         from relutrim.report.tables import show_compression
 
-        show_compression(result, console(), measured, tested)
+        show_compression(result, console(), measured, tested, scored)
         say(f"written: {one_line(str(out))}" + (f", {one_line(str(page))}" if page else ""))
         if certificate is not None and result.certificate is not None:
             own = result.deviation.proven

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from relutrim.cli.domain import take_domain
 from relutrim.errors import InputError
-from relutrim.formats.arrays import read_array
+from relutrim.formats.rows import Rows, read_rows
 
 if TYPE_CHECKING:
+    from relutrim.domain import Domain
     from relutrim.holdout import Holdout
     from relutrim.network import Network
     from relutrim.prove.stability import Stability
@@ -31,8 +33,10 @@ def load_network(model: Path, arch: str | None) -> Network:
         sys.path.remove(here)
 
 
-def prepared(model: Path, options: dict[str, Any]) -> tuple[Network, dict[str, Any]]:
-    """The network, and the keyword arguments of an analysis, from a command's options."""
+def prepared(model: Path, options: dict[str, Any]) -> tuple[Network, dict[str, Any], Any]:
+    """The network, the keyword arguments of an analysis, and the labels of the data, from a command's
+    options.
+    """
     from relutrim.formats import as_network
 
     limit = options["time_limit"]
@@ -41,22 +45,42 @@ def prepared(model: Path, options: dict[str, Any]) -> tuple[Network, dict[str, A
     network = as_network(load_network(model, options.pop("arch")), output_relu=options.pop("output_relu"))
     domain = take_domain(options, network)
     path = options.pop("data")
-    data = None if path is None else read_array(path)
-    return network, {"domain": domain, "data": data, **options}
+    if path is None:
+        return network, {"domain": domain, "data": None, **options}, None
+    rows = read_rows(path)
+    data = rows.raw(highest(domain))
+    return network, {"domain": domain, "data": data, **options}, _fitting(rows, network)
 
 
-def held_out_rows(options: dict[str, Any]) -> Any:
+def highest(domain: Domain) -> float:
+    """How far up raw inputs reach."""
+    return float(domain.hi.max(initial=-math.inf))
+
+
+def _fitting(rows: Rows, network: Network) -> Any:
+    """The labels, if there are any and the network could give them."""
+    if rows.labels is None:
+        return None
+    from relutrim.accuracy import checked_labels
+
+    try:
+        return checked_labels(rows.labels, network)
+    except InputError as error:
+        raise error.at(str(rows.path)) from None
+
+
+def held_out_rows(options: dict[str, Any]) -> Rows | None:
     """The rows of ``--holdout``, if there are any."""
     path: Path | None = options.pop("holdout")
     if path is not None and options["method"] != "data":
         raise InputError("--holdout says how often data is wrong; use it with --method data")
-    return None if path is None else read_array(path)
+    return None if path is None else read_rows(path)
 
 
-def tested_on(stability: Stability, rows: Any) -> Holdout | None:
+def tested_on(stability: Stability, rows: Rows | None) -> Holdout | None:
     """How often verdicts that rest on data are wrong on other rows, if there are any."""
     if rows is None:
         return None
     from relutrim.holdout import held_out
 
-    return held_out(stability, rows)
+    return held_out(stability, rows.raw(highest(stability.domain)))

@@ -58,7 +58,11 @@ _ANALYSIS = (
         help="When a program of neuron ends: at the sign (Serra et al. 2020) or the optimum (Tjeng et al.).",
     ),
     click.option(
-        "--data", type=click.Path(path_type=Path), metavar="X.npy", help="Inputs in raw units, one a row."
+        "--data",
+        type=click.Path(path_type=Path),
+        metavar="X.npy",
+        help="Inputs in raw units, one a row; with labels in an .npz archive (x and y), or beside MNIST's "
+        "files, compress reports accuracies.",
     ),
     click.option(
         "--holdout",

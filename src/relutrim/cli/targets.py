@@ -51,12 +51,14 @@ def report_target(model: Path, options: dict[str, Any], other: Path | None) -> P
 
 def keep_apart(output: Path, model: Path, options: dict[str, Any]) -> None:
     """What is read is never changed, so no output may take its place."""
+    from relutrim.formats.rows import labels_beside
     from relutrim.journal import NAME
 
     for path in (
         model,
         options["journal"] and options["journal"] / NAME,
         options["data"],
+        options["data"] and labels_beside(options["data"]),
         options.get("holdout"),
         options["center"],
         options["vnnlib"],

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from relutrim.errors import InputError
+from relutrim.formats.idx import read_idx
 from relutrim.paper.cifar import Part, read_records
 from relutrim.paper.cifar_pickle import read_pickled
 from relutrim.paper.dataset import Dataset
-from relutrim.paper.idx import read_idx
 from relutrim.paper.synthetic_data import FORMS, synthetic
 
 SYNTHETIC = "synthetic-"

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from relutrim.errors import InputError
+from relutrim.formats.idx import write_idx
 from relutrim.paper.cifar import write_records
 from relutrim.paper.dataset import Array, Dataset
-from relutrim.paper.idx import write_idx
 
 FORMS = {
     "mnist": ((1, 28, 28), 10),

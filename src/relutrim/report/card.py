@@ -14,16 +14,22 @@ from relutrim.domain.domain import Domain
 from relutrim.errors import one_line
 from relutrim.network.operators import Array
 from relutrim.prove.verdict import Evidence, Verdict
+from relutrim.report.html.numbers import share
 
 if TYPE_CHECKING:
+    from relutrim.accuracy import Accuracy
     from relutrim.compression import Compression
 
 
 def model_card(
-    result: Compression, before: dict[str, Any], after: dict[str, Any], command: str | None = None
+    result: Compression,
+    before: dict[str, Any],
+    after: dict[str, Any],
+    command: str | None = None,
+    accuracy: Accuracy | None = None,
 ) -> str:
     """Markdown, with a heading of the second level. ``before`` and ``after`` say where the files are (see
-    :func:`relutrim.report.json.model_json`), ``command`` what was run.
+    :func:`relutrim.report.json.model_json`), ``command`` what was run, ``accuracy`` what data says.
     """
     made = (
         f"This network was made from {_file(before)} by relutrim {__version__}, which removes what a ReLU "
@@ -34,7 +40,7 @@ def model_card(
         made,
         _promise(result),
         f"**Inputs**: {_domain(result.stability.domain)}. Nothing is promised for any other input.",
-        _table(result),
+        _table(result, accuracy),
         _verdicts(result),
         _steps(result),
         f"Files: {_file(before)} before, {_file(after)} after."
@@ -100,7 +106,7 @@ def _some(array: Array) -> str:
     return f"{shown}, ..." if flat.size > 16 else shown
 
 
-def _table(result: Compression) -> str:
+def _table(result: Compression, accuracy: Accuracy | None) -> str:
     before, after = result.original, result.stored
     lines = ["| | before | after |", "|---|---|---|"]
     lines += [
@@ -112,7 +118,11 @@ def _table(result: Compression) -> str:
         )
     ]
     widths = ("-".join(map(str, network.widths)) for network in (before, after))
-    return "\n".join([*lines, f"| widths | {' | '.join(widths)} |"])
+    lines.append(f"| widths | {' | '.join(widths)} |")
+    if accuracy is not None:
+        shares = f"{share(accuracy.before)} | {share(accuracy.after)}"
+        lines.append(f"| accuracy ({accuracy.dtype}, {accuracy.rows:,} rows) | {shares} |")
+    return "\n".join(lines)
 
 
 def _verdicts(result: Compression) -> str:

@@ -13,6 +13,7 @@ from relutrim.network.graph import Network
 from relutrim.prove.verdict import Evidence, Verdict
 
 if TYPE_CHECKING:  # these load torch, which ``relutrim inspect`` does without
+    from relutrim.accuracy import Accuracy
     from relutrim.compression import Compression, Deviation
     from relutrim.holdout import Holdout
     from relutrim.latency import Latency
@@ -114,6 +115,7 @@ def compression_json(
     details: bool = False,
     latency: Latency | None = None,
     holdout: Holdout | None = None,
+    accuracy: Accuracy | None = None,
 ) -> dict[str, Any]:
     """What ``relutrim compress`` prints: the analysis, and what became of the network."""
     source = model or model_json(result.original)
@@ -134,6 +136,7 @@ def compression_json(
             "compressed": result.stored.unread_inputs,
         },
         "latency": None if latency is None else _latency(latency),
+        "accuracy": None if accuracy is None else vars(accuracy).copy(),
     }
 
 

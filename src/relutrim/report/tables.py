@@ -16,6 +16,7 @@ from relutrim.network.graph import Network
 from relutrim.prove.verdict import Evidence, Verdict
 
 if TYPE_CHECKING:  # these load torch, which ``relutrim inspect`` does without
+    from relutrim.accuracy import Accuracy
     from relutrim.compression import Compression, Deviation
     from relutrim.holdout import Holdout
     from relutrim.latency import Latency
@@ -120,7 +121,11 @@ def show_stability(stability: Stability, console: Console, holdout: Holdout | No
 
 
 def show_compression(
-    result: Compression, console: Console, latency: Latency | None = None, holdout: Holdout | None = None
+    result: Compression,
+    console: Console,
+    latency: Latency | None = None,
+    holdout: Holdout | None = None,
+    accuracy: Accuracy | None = None,
 ) -> None:
     """What came out in one line, then the analysis, the sizes before and after, the rewrites, the deviation
     and the latency.
@@ -171,6 +176,11 @@ def show_compression(
             style=_GOOD,
         )
     _show_observed(deviation, console)
+    if accuracy is not None:
+        console.print(
+            f"accuracy in {accuracy.dtype} on {accuracy.rows:,} rows of the data: {_share(accuracy.before)} "
+            f"before, {_share(accuracy.after)} after"
+        )
     if after.unread_inputs:
         console.print(
             f"{len(after.unread_inputs)} of {after.input.size} inputs are not read "

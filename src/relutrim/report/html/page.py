@@ -31,6 +31,7 @@ from relutrim.report.html.scale import log_places
 from relutrim.report.json import analysis_json, compression_json
 
 if TYPE_CHECKING:
+    from relutrim.accuracy import Accuracy
     from relutrim.compression import Compression, Deviation
     from relutrim.holdout import Holdout
     from relutrim.latency import Latency
@@ -46,11 +47,12 @@ def compression_page(
     out: Path | None = None,
     latency: Latency | None = None,
     holdout: Holdout | None = None,
+    accuracy: Accuracy | None = None,
     command: str | None = None,
     certificate: Path | None = None,
 ) -> str:
     """The report of a compression. ``certificate`` is a file that was written beside it; its hash goes in."""
-    report = compression_json(result, model, latency=latency, holdout=holdout)
+    report = compression_json(result, model, latency=latency, holdout=holdout, accuracy=accuracy)
     became = fates(result.original, result.stored, result.steps)
     seen = {word for fate in became.values() for word, count in fate.gone.items() if count}
     return _rendered(
