@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from relutrim.network.graph import Network
 from relutrim.rewrite.draft import Step
 
-FATES = ("dropped", "carried", "merged", "folded", "constant", "negligible", "other")
+MEANINGS = {
+    "dropped": "always 0 on the domain, or read by nobody any more",
+    "carried": "the linear part of active neurons, on fewer neurons in their place",
+    "merged": "multiples or combinations of others",
+    "folded": "layers that are linear, joined with the next one or left without ReLUs",
+    "constant": "one number on the whole domain, which became bias",
+    "negligible": "of too little effect to matter to the tolerance that was given",
+    "other": "gone, and this report has no word for how",
+}
+FATES = tuple(MEANINGS)
 WORDS = {
     "drop-inactive": "dropped",
     "drop-unread": "dropped",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+
+from markupsafe import Markup, escape
 
 
 def shortened(value: float, rounding: str, digits: int = 3) -> str:
@@ -68,6 +71,28 @@ def removed(before: int, after: int) -> str:
     ('48.0%', '')
     """
     return f"{100 * (before - after) / before:.1f}%" if before else ""
+
+
+def unbroken(text: str) -> Markup:
+    """Text for a page, in which no line ends within a number: browsers break behind a minus.
+
+    >>> unbroken("within 1.39e-8 & more")
+    Markup('within <span class="unbroken">1.39e-8</span> &amp; more')
+    """
+    parts = re.split(r"(\d[\d.,]*e-\d+)", text)
+    return Markup("").join(
+        Markup('<span class="unbroken">{}</span>').format(part) if at % 2 else escape(part)
+        for at, part in enumerate(parts)
+    )
+
+
+def words(text: str) -> Markup:
+    """Text for a page, in which lines end between words if these fit: browsers break behind hyphens too.
+
+    >>> words("relutrim --box 0")
+    Markup('<span>relutrim</span> <span>--box</span> <span>0</span>')
+    """
+    return Markup(" ").join(Markup("<span>{}</span>").format(word) for word in text.split(" "))
 
 
 def spans(indices: list[int]) -> str:

@@ -24,7 +24,7 @@ from relutrim.prove.verdict import Evidence, Verdict
 from relutrim.report.html import numbers
 from relutrim.report.html.architecture import drawings
 from relutrim.report.html.environment import machine, versions
-from relutrim.report.html.fates import FATES, Fate, fates
+from relutrim.report.html.fates import FATES, MEANINGS, Fate, fates
 from relutrim.report.html.neuron_map import MOST, NARROW, VERDICTS, drawing, payload
 from relutrim.report.html.prose import Claim, analysis_claim, compression_claim, domain_words
 from relutrim.report.html.scale import log_places
@@ -54,7 +54,9 @@ def compression_page(
     """The report of a compression. ``certificate`` is a file that was written beside it; its hash goes in."""
     report = compression_json(result, model, latency=latency, holdout=holdout, accuracy=accuracy)
     became = fates(result.original, result.stored, result.steps)
-    seen = {word for fate in became.values() for word, count in fate.gone.items() if count}
+    seen = {"dropped", "carried", "merged"} | {
+        word for fate in became.values() for word, count in fate.gone.items() if count
+    }
     return _rendered(
         result.stability,
         report,
@@ -128,6 +130,7 @@ def _rendered(
             maps=maps,
             wide_maps=sum(one["view"][0] > NARROW for _, _, one in maps),
             most=MOST,
+            meanings=MEANINGS,
             closest=_closest(stability),
             remarks=[one_line(remark) for remark in report["remarks"]],
             command=command,
@@ -158,6 +161,8 @@ def environment() -> Environment:
         "about": numbers.about,
         "share": numbers.share,
         "one_line": one_line,
+        "unbroken": numbers.unbroken,
+        "words": numbers.words,
         "count": "{:,}".format,
     }
     return found
