@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test lint format bench docs wheel clean
+.PHONY: demo test lint format bench docs picture wheel clean
 
 demo: $(STAMP)
 	$(BIN)/relutrim demo
@@ -38,6 +38,10 @@ bench: $(STAMP_DEV)
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build
+
+# The picture of a report in README and docs, taken with headless Chromium.
+picture: $(STAMP_DEV)
+	$(BIN)/python docs/take_picture.py docs/report.png
 
 # The wheel, installed with all it needs into an environment of its own and put to work there.
 wheel: $(STAMP_DEV)

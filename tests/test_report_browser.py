@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import os
 import shutil
+import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -265,3 +268,21 @@ def test_every_verdict_has_its_own_mark(browser, folder):
         for verdict in VERDICTS
     ]
     assert len(set(marks)) == len(VERDICTS)
+
+
+def test_the_picture_for_the_documentation_can_be_taken(folder, tmp_path):
+    script = Path(__file__).parent.parent / "docs" / "take_picture.py"
+    command = [
+        sys.executable,
+        script,
+        tmp_path / "a.png",
+        folder / "compress.html",
+        "--width",
+        "390",
+        "--whole",
+    ]
+    subprocess.run(command, check=True, timeout=120)
+    head = (tmp_path / "a.png").read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", head[16:])
+    assert width == 390 < height
