@@ -454,6 +454,16 @@ def test_torch_is_not_loaded_without_need(arguments: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "False\n")
 
 
+def test_torch_is_not_loaded_to_say_what_is_missing() -> None:
+    script = SEEN + "    print('torch' in sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "inspect", "m.pt"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "add --arch" in done.stderr
+    assert done.stderr.endswith("False\n")
+
+
 def test_a_command_loads_no_other() -> None:
     script = SEEN + "    print(*(m for m in sys.modules if m in HERE), file=sys.stderr)"
     here = "HERE = " + repr([f"relutrim.cli.{name}" for name in relutrim.cli.group.NAMES]) + "\n"

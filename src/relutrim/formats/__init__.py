@@ -49,13 +49,13 @@ def _load(path: Path, arch: str | None) -> Network:
 
             return read_onnx(path)
         case ".pt":
-            from relutrim.formats.state_dict import read_state_dict
-
             if arch is None:
                 raise InputError(
                     "a .pt state dict holds weights without their structure; add --arch "
                     "mlp:784-100-10 or --arch package.module:factory"
                 )
+            from relutrim.formats.state_dict import read_state_dict
+
             return read_state_dict(path, arch)
         case ".pt2":
             from relutrim.formats.exported import read_exported
