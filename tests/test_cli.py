@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -452,6 +452,22 @@ def test_torch_is_not_loaded_without_need(arguments: list[str]) -> None:
         [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "False\n")
+
+
+ANY_NAME = ("--certificate", "--bounds", "--model-card")
+ONE_NAME = {"--mask": "m.npz", "--report": "r.html", "OUT": "out.onnx"}
+
+
+@pytest.mark.parametrize("pair", [*combinations(ANY_NAME, 2), *product(ONE_NAME, ANY_NAME)])
+def test_no_output_takes_the_place_of_another(
+    capsys: pytest.CaptureFixture[str], pair: tuple[str, str]
+) -> None:
+    name = ONE_NAME.get(pair[0], "same")
+    options = [word for option in pair if option != "OUT" for word in (option, f"./{name}")]
+    found = call(capsys, "compress", "m.onnx", "out.onnx", *BOX, *options)
+    assert (found.code, found.out) == (2, "")
+    assert "two outputs have this name" in found.err
+    assert names() == ["m.onnx"]
 
 
 def test_torch_is_not_loaded_to_say_what_is_missing() -> None:

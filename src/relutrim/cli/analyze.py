@@ -11,7 +11,7 @@ from relutrim.cli.domain import ManyNumbers, domain_options
 from relutrim.cli.inputs import held_out_rows, prepared, tested_on
 from relutrim.cli.options import analysis_options
 from relutrim.cli.talk import INTERRUPTED, complain, console, progress
-from relutrim.cli.targets import keep_apart, mask_target, report_target, target_of
+from relutrim.cli.targets import MASKS, REPORT, Targets
 from relutrim.prove.verdict import Evidence
 
 
@@ -30,13 +30,11 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
     """Decide for every neuron of MODEL whether it is always on, always off, or neither on the domain."""
     from relutrim.report.json import analysis_json, dumps, model_json
 
-    if output is not None:
-        from relutrim.formats.files import check_target
-
-        keep_apart(output, model, options)
-        check_target(output)
-    mask, page = mask_target(model, options), report_target(model, options, output)
-    bounds = target_of("bounds", model, options, output, mask)
+    targets = Targets(model, options)
+    targets.add(output)
+    mask = targets.add(options.pop("mask"), "masks", MASKS)
+    page = targets.add(options.pop("report"), "reports", REPORT)
+    bounds = targets.add(options.pop("bounds"))
     holdout = held_out_rows(options)
     network, arguments, _ = prepared(model, options)
     source = model_json(network, model)

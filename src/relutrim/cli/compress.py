@@ -12,8 +12,8 @@ from relutrim.cli.domain import ManyNumbers, domain_options
 from relutrim.cli.inputs import held_out_rows, prepared, tested_on
 from relutrim.cli.options import analysis_options
 from relutrim.cli.talk import console, progress, say
-from relutrim.cli.targets import keep_apart, mask_target, report_target, target_of
-from relutrim.errors import InputError, one_line
+from relutrim.cli.targets import MASKS, REPORT, Targets
+from relutrim.errors import one_line
 from relutrim.rewrite.cost import Cost
 
 
@@ -93,18 +93,14 @@ def compress(
     from relutrim.formats import check_writable
     from relutrim.report.json import compression_json, dumps, model_json
 
-    keep_apart(out, model, options)
+    targets = Targets(model, options)
+    targets.add(out)
     check_writable(out)
-    if certificate is not None:
-        from relutrim.formats.files import check_target
-
-        keep_apart(certificate, model, options)
-        check_target(certificate)
-        if certificate.absolute() == out.absolute():
-            raise InputError("OUT and the certificate cannot be one file", where=str(certificate))
-    mask, page = mask_target(model, options), report_target(model, options, out)
-    bounds = target_of("bounds", model, options, out, mask)
-    card = target_of("model_card", model, options, out, mask, bounds)
+    targets.add(certificate)
+    mask = targets.add(options.pop("mask"), "masks", MASKS)
+    page = targets.add(options.pop("report"), "reports", REPORT)
+    bounds = targets.add(options.pop("bounds"))
+    card = targets.add(options.pop("model_card"))
     holdout = held_out_rows(options)
     plain = not options["output_relu"]
     network, arguments, labels = prepared(model, options)
