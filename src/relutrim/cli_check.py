@@ -49,7 +49,9 @@ def run_check(
     asked = _asked(options, proof)
     report = check(content(model), content(out), proof, asked, tolerance, translated)
     if as_json:
-        click.echo(json.dumps({"schema": "relutrim/check/1", "accepted": True, **report.as_dict()}, indent=1))
+        bounds = [bound.tolist() for bound in report.bounds]
+        found = {"bound": report.bound, "bounds": bounds, "checked": report.lines}
+        click.echo(json.dumps({"schema": "relutrim/check/1", "accepted": True, **found}, indent=1))
         return
     for line in report.lines:
         click.echo(one_line(line))

@@ -24,6 +24,7 @@ from attacks.victims import Victim
 from certifying import entries, packed
 from relutrim.certificate.check import Asked, read_front
 from relutrim.certificate.check.archive import sha256
+from relutrim.certificate.hinting import run
 
 Rng: TypeAlias = np.random.Generator
 
@@ -288,7 +289,7 @@ def a_part_for_the_whole(rng: Rng, victim: Victim) -> Mutant | None:
     point = lo + (hi - lo) * rng.random(lo.size)
     graph = read_front(victim.model, "model")
     node = graph.nodes[graph.layers[layer]]
-    values = graph.run(point[None])[node.inputs[0]][0]
+    values = run(graph, point[None])[node.inputs[0]][0]
     sign = 1 if values[unit % len(values)] > 0 else -1
 
     def change(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relutrim._version import __version__
-from relutrim.certificate.check import Report, check, in_front, read_front
+from relutrim.certificate.check import Report, check, read_front
 from relutrim.certificate.check.archive import DOCUMENT, DTYPES, MODELS, SCHEMA, sha256
 from relutrim.certificate.check.domain import Domain as Certified
 from relutrim.certificate.check.equal import MATCH, Comparison, Hint
@@ -93,7 +93,7 @@ def certify(
     from relutrim.formats.onnx.write import network_to_proto
 
     out = network_to_proto(stored).SerializeToString(deterministic=True)
-    before, after = work.graph, in_front(read_front(out, "out"), work.domain)
+    before, after = work.graph, work.domain.in_front(read_front(out, "out"))
     arrays = _domain_arrays(work.domain)
     proofs = _stored_proofs(work.records, work.layers, before, arrays)
     samples = work.samples
@@ -105,7 +105,8 @@ def certify(
     hints: list[Hint] = []
 
     def hint(number: int, inputs: Any) -> Hint:
-        hints.append(pairing.exactly(pairing.out[number], inputs, comparison))
+        relu = not pairing.after.pooled[number]
+        hints.append(pairing.exactly(pairing.out[number], inputs, comparison, relu=relu))
         return hints[-1]
 
     bounds = comparison.bounds(after, hint)
@@ -293,20 +294,20 @@ def _output_texts(
     graph: Graph, bounds: Sequence[Any], limits: Sequence[Any] | None, arrays: dict[str, npt.NDArray[Any]]
 ) -> list[dict[str, Any]]:
     found = []
-    for number, (output, bound) in enumerate(zip(graph.outputs, bounds, strict=True)):
+    for number, (name, bound) in enumerate(zip(graph.outputs, bounds, strict=True)):
         claim = bound * _ROOM
         if limits is not None:
             limit = limits[number].reshape(-1)
             claim = np.where(bound <= limit, np.minimum(claim, np.maximum(limit, bound)), claim)
             if not (bound <= limit).all():
                 raise CheckFailed(
-                    f"output {output.name!r} can be certified to be within {bound.max():.3g} of the "
+                    f"output {name!r} can be certified to be within {bound.max():.3g} of the "
                     f"original's only, and {limit.max():.3g} is what the tolerance allows; use a larger "
                     "tolerance, or leave the certificate away"
                 )
-        most = _finite(float(claim.max(initial=0.0)), f"output {output.name!r}")
+        most = _finite(float(claim.max(initial=0.0)), f"output {name!r}")
         arrays[f"output{number}.bound"] = claim.astype("<f8")
-        found.append({"name": output.name, "bound": f"output{number}.bound", "largest": most})
+        found.append({"name": name, "bound": f"output{number}.bound", "largest": most})
     return found
 
 

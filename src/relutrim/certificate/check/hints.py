@@ -22,26 +22,20 @@ MOST_NAMED = 2**21
 """How many rows, cuts and states one hint may name in all."""
 
 
+TABLES = {"rows": 3, "cuts": 5, "states": 3, "subset": 0, "at": 0, "part": 0, "values": 0, "lo": -1, "hi": -1}
+"""The arrays of all hints: how many columns each has (-1: one per input), of integers up to ``part``."""
+
+
 def decoded(archive: Archive) -> dict[int, list[Callable[[], dict[str, Any]]]]:
     """The hints by the number of their layer, in their order. Each is made when it is needed and then
     forgotten: many hints may name the same long stretches.
     """
-    said = need(archive.document, "proofs", list)
     found: dict[int, list[Callable[[], dict[str, Any]]]] = {}
-    if not said:
-        return found
-    size = len(archive.arrays.get("domain.lo", ()))
-    tables = {
-        "rows": archive.array("proof.rows", "int32", (-1, 3)),
-        "cuts": archive.array("proof.cuts", "int32", (-1, 5)),
-        "subset": archive.array("proof.subset", "int32", (-1,)),
-        "at": archive.array("proof.at", "int32", (-1,)),
-        "values": archive.array("proof.values", "float64", (-1,)),
-        "states": archive.array("proof.states", "int32", (-1, 3)),
-        "lo": archive.array("proof.lo", "float64", (-1, size)),
-        "hi": archive.array("proof.hi", "float64", (-1, size)),
-        "part": archive.array("proof.part", "int32", (-1,)),
-    }
+    said, inputs, tables = need(archive.document, "proofs", list), len(archive.arrays["domain.lo"]), {}
+    for name, columns in TABLES.items() if said else ():
+        kind = "float64" if name in ("values", "lo", "hi") else "int32"
+        shape = (-1,) if not columns else (-1, inputs if columns < 0 else columns)
+        tables[name] = archive.array(f"proof.{name}", kind, shape)
     for entry in said:
         found.setdefault(need(entry, "layer", int), []).append(partial(_hint, entry, tables))
     return found
@@ -51,37 +45,41 @@ def _hint(entry: Any, tables: dict[str, Any]) -> dict[str, Any]:
     hint: dict[str, Any] = {"unit": need(entry, "unit", int), "sign": need(entry, "sign", int)}
     if "parts" not in entry:
         return hint | _tree(entry, tables)
-    part = _stretch(tables["part"], entry["parts"])
+    part = _stretch(tables["part"], entry, "parts")
     if len(part) > MOST_PARTS or not ((part >= 0) & (part < len(tables["lo"]))).all():
         raise InputError("a hint names parts that are not there, or too many")
     return hint | {"lo": tables["lo"][part], "hi": tables["hi"][part]}
 
 
 def _tree(entry: Any, tables: dict[str, Any]) -> dict[str, Any]:
-    rows = _stretch(tables["rows"], need(entry, "rows", list))
-    stretches = [need(leaf, "states", list) for leaf in need(entry, "leaves", list)]
-    named = len(rows) + len(_stretch(tables["cuts"], need(entry, "cuts", list)))
-    named += sum(len(_stretch(tables["states"], stretch)) for stretch in stretches)
-    if named > MOST_NAMED or len(stretches) > MOST_PARTS:
-        raise CheckFailed(f"not checked: a hint of {len(stretches)} leaves, {named} rows, cuts and states")
+    rows, cuts = _stretch(tables["rows"], entry, "rows"), _stretch(tables["cuts"], entry, "cuts")
+    leaves = need(entry, "leaves", list)
+    named = len(rows) + len(cuts) + sum(len(_stretch(tables["states"], leaf, "states")) for leaf in leaves)
+    if named > MOST_NAMED or len(leaves) > MOST_PARTS:
+        raise CheckFailed(f"not checked: a hint of {len(leaves)} leaves, {named} rows, cuts and states")
     if not ((rows[:, 2] >= 0) & (rows[:, 2] < len(KINDS))).all():
         raise InputError("a hint has rows of a kind that does not exist")
-    cuts = []
-    for layer, unit, outside, start, stop in _stretch(tables["cuts"], need(entry, "cuts", list)).tolist():
-        places = _stretch(tables["subset"], [start, stop])
-        cuts.append(((layer, unit), Subset(places, bool(outside))))
-    leaves = []
-    for leaf in need(entry, "leaves", list):
-        at = _stretch(tables["at"], need(leaf, "duals", list))
-        values = _stretch(tables["values"], need(leaf, "duals", list))
-        if not ((at >= 0) & (at < len(rows) + len(cuts))).all() or len(at) != len(values):
-            raise InputError("a leaf has multipliers for rows that are not there")
-        states = _stretch(tables["states"], need(leaf, "states", list)).tolist()
-        fixed = {(layer, unit): bool(on) for layer, unit, on in states}
-        if len(fixed) != len(states):
-            raise InputError("a leaf fixes a unit twice")
-        leaves.append({"states": fixed, "at": at, "values": values, "empty": need(leaf, "empty", bool)})
-    return {"rows": rows.tolist(), "cuts": cuts, "leaves": leaves}
+    subsets = [_stretch(tables["subset"], {"subset": cut[3:].tolist()}, "subset") for cut in cuts]
+    made = [
+        ((layer, unit), Subset(subset, bool(outside)))
+        for (layer, unit, outside, *_), subset in zip(cuts.tolist(), subsets, strict=True)
+    ]
+    return {
+        "rows": rows.tolist(),
+        "cuts": made,
+        "leaves": [_leaf(leaf, tables, len(rows) + len(cuts)) for leaf in leaves],
+    }
+
+
+def _leaf(leaf: Any, tables: dict[str, Any], count: int) -> dict[str, Any]:
+    at, values = (_stretch(tables[name], leaf, "duals") for name in ("at", "values"))
+    if not ((at >= 0) & (at < count)).all():
+        raise InputError("a leaf has multipliers for rows that are not there")
+    states = _stretch(tables["states"], leaf, "states").tolist()
+    fixed = {(layer, unit): bool(on) for layer, unit, on in states}
+    if len(fixed) != len(states):
+        raise InputError("a leaf fixes a unit twice")
+    return {"states": fixed, "at": at, "values": values, "empty": need(leaf, "empty", bool)}
 
 
 class Subset:
@@ -95,11 +93,9 @@ class Subset:
         return np.isin(places, self.places) != self.outside
 
 
-def _stretch(table: Any, said: Any) -> Any:
+def _stretch(table: Any, entry: Any, key: str) -> Any:
     """``table[start:stop]``, where that is there."""
-    if not (isinstance(said, list) and len(said) == 2 and all(type(n) is int for n in said)):
-        raise InputError("a hint's stretch of an array is not two numbers")
-    start, stop = said
-    if not 0 <= start <= stop <= len(table):
-        raise InputError("a hint's stretch of an array is not there")
-    return table[start:stop]
+    said = need(entry, key, list)
+    if len(said) != 2 or any(type(n) is not int for n in said) or not 0 <= said[0] <= said[1] <= len(table):
+        raise InputError(f"a hint's {key!r} is no stretch of an array")
+    return table[said[0] : said[1]]
