@@ -16,7 +16,6 @@ import oracle
 from certifying import certified, files, small
 from relutrim.certificate.check import hull, prove_ranges
 from relutrim.certificate.check.domain import Domain
-from relutrim.certificate.check.hints import Subset
 from relutrim.certificate.check.ranges import Ranges, fills
 from relutrim.certificate.check.read import read
 from relutrim.certificate.hinting import run
@@ -76,10 +75,8 @@ def hints(draw, layers):
     rows = draw(
         st.lists(st.tuples(st.integers(-1, layers), st.integers(0, 4), st.integers(0, 5)), max_size=8)
     )
-    subset = st.builds(
-        Subset, st.lists(st.integers(0, 12), max_size=6).map(lambda n: np.array(n, np.int64)), st.booleans()
-    )
-    cuts = draw(st.lists(st.tuples(place, subset), max_size=4))
+    listed = st.lists(st.integers(0, 12), max_size=6).map(lambda n: np.array(n, np.int64))
+    cuts = draw(st.lists(st.tuples(place, listed, st.booleans()), max_size=4))
     count = len(rows) + len(cuts)
     split = draw(st.none() | place)
     cases = [{}] if split is None else [{split: True}, {split: False}]

@@ -116,7 +116,7 @@ def forged(
         "out": {"sha256": sha256(out), "embedded": False},
         "domain": ends | {"mean": None, "std": None},
         **texts,
-        "proofs": [],
+        "proofs": 0,
         "outputs": [{"bound": "bound"}],
     }
     return repacked(document, arrays, {})

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from relutrim.certificate.check import prove_ranges, read_front
 from relutrim.certificate.check.domain import Domain as Certified
 from relutrim.certificate.check.equal import LINEAR, ZERO
-from relutrim.certificate.check.hints import Subset
 from relutrim.certificate.check.maps import Graph
 from relutrim.certificate.check.ranges import Ranges
 from relutrim.certificate.hinting import run, treatment
@@ -179,9 +178,8 @@ def decoded(
             hint["cuts"] = [
                 (
                     (layers.get(cut.neuron[0], -1), cut.neuron[1]),
-                    Subset(
-                        np.array([places.get(name, 0) + e for name, e in cut.listed], np.int64), cut.outside
-                    ),
+                    np.array([places.get(name, 0) + e for name, e in cut.listed], np.int64),
+                    cut.outside,
                 )
                 for cut in record.cuts
             ]

@@ -27,7 +27,7 @@ import numpy as np
 
 from relutrim.certificate.check.expressions import Expression
 from relutrim.certificate.check.ranges import Layer, Ranges
-from relutrim.certificate.check.rounding import ETA, ROOM, Array, down, gamma, up
+from relutrim.certificate.check.rounding import ETA, ROOM, Array, Index, down, gamma, up
 from relutrim.errors import CheckFailed
 
 KINDS = ("equation", "above", "below", "off", "active", "domain")
@@ -72,9 +72,9 @@ class Program:
         self.lower, self.upper = np.full(total, -np.inf), np.full(total, np.inf)
         for at, (layer, entry, kind) in enumerate(rows):
             self._row(at, (int(layer), int(entry)), KINDS[kind])
-        for at, (place, chosen) in enumerate(cuts, len(rows)):
+        for at, (place, *subset) in enumerate(cuts, len(rows)):
             if place in self.units:
-                self._cut(at, self.units[place], chosen)
+                self._cut(at, self.units[place], *subset)
 
     def _add(self, place: tuple[int, int], y: int) -> None:
         """A ReLU's unit that is a symbol; not one that is always 0, or that is not there."""
@@ -107,9 +107,10 @@ class Program:
         else:
             row[unit.x], row[unit.z], self.upper[at] = 1, -hi, 0
 
-    def _cut(self, at: int, unit: Unit, chosen: Any) -> None:
+    def _cut(self, at: int, unit: Unit, listed: Index, outside: bool) -> None:
+        """The cut for the symbols at these places, or for all but those."""
         inputs = unit.layer.inputs
-        w, inside = inputs.a[:, unit.entry], chosen.among(self.ranges.places[inputs.ids])
+        w, inside = inputs.a[:, unit.entry], np.isin(self.ranges.places[inputs.ids], listed) != outside
         ends = w * self.lo[inputs.ids], w * self.hi[inputs.ids]
         least, most = np.minimum(*ends)[inside], np.maximum(*ends)[~inside]
         slack, tiny = gamma(len(w) + 8), (len(w) + 8) * ETA
