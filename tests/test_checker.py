@@ -232,3 +232,28 @@ def test_reading_a_model_ends_in_time():
     model = onnx_file([helper.make_node("Relu", ["x"], ["y"])], [1, 2], {})
     with pytest.raises(RelutrimError, match="longer to read than the limit"):
         read(model.SerializeToString(), deadline=0.0)
+
+
+def test_an_output_without_a_name_moves_no_other():
+    from onnx import helper
+
+    sizes = np.array([1, 1, 2])
+    nodes = [helper.make_node("Split", ["x", "s"], ["a", "", "y"], axis=1)]
+    graph = read(onnx_file(nodes, [1, 4], {"s": sizes}).SerializeToString())
+    assert run(graph, np.array([[1.0, 2.0, 3.0, 4.0]]))[graph.outputs["y"].number].tolist() == [[3.0, 4.0]]
+
+
+@pytest.mark.parametrize("kind", ["Gather", "Concat"])
+def test_constants_do_not_grow_beyond_what_is_read(kind):
+    from onnx import helper
+
+    constants = {"c": np.zeros(2**13), "i": np.zeros(2**12, np.int64), "j": np.zeros(2**13, np.int64)}
+    nodes = [helper.make_node("Gather", ["c", "i"], ["d"]), helper.make_node("Add", ["x", "f"], ["y"])]
+    if kind == "Gather":
+        nodes.insert(1, helper.make_node("Unsqueeze", ["d", "z"], ["e"]))
+        nodes.insert(2, helper.make_node("Gather", ["e", "j"], ["f"]))
+        constants |= {"z": np.array([0]), "j": np.zeros(2**13, np.int64)}
+    else:
+        nodes.insert(1, helper.make_node("Concat", ["d"] * 2**13, ["f"], axis=0))
+    with pytest.raises(UnsupportedError, match="beyond what the checker reads"):
+        read(onnx_file(nodes, [1, 1], constants).SerializeToString())

@@ -30,9 +30,8 @@ def run_check(
 ) -> None:
     """Check, and say what was checked; what does not hold is an error."""
     from relutrim.certificate.check import check
-    from relutrim.certificate.check.__main__ import checked_tolerance, content
+    from relutrim.certificate.check.__main__ import content
 
-    checked_tolerance(tolerance)
     proof = content(certificate)
 
     def translated(key: str) -> bytes | None:

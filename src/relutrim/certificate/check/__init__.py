@@ -88,11 +88,12 @@ def _checked(
     translated: Callable[[str], bytes | None] | None,
     deadline: float,
 ) -> Report:
+    if tolerance is not None and not 0 <= tolerance < _FOREVER:
+        raise InputError(f"a tolerance of {tolerance:g} makes no sense; it is how far an output may be away")
     if not (np.array([ETA]) * 1.0 > 0).all():
         raise CheckFailed("this process flushes denormal numbers to zero, so that nothing can be proved")
     report, archive = Report(), open_archive(certificate)
-    contents = {key: _onnx(archive, key, files[key], report, translated) for key in NAMES}
-    model, out = (read_front(content, key, deadline) for key, content in contents.items())
+    model, out = (_graph(archive, key, files[key], report, translated, deadline) for key in NAMES)
     domain = _domain(archive, model.sizes[0])
     _same_ends(model, out)
     report.lines.append(f"domain: {domain!s:.300}")
@@ -166,14 +167,15 @@ def _use(ranges: Ranges, layer: Layer, hint: dict[str, Any]) -> None:
     layer.meet(np.array([entry]), sign, np.array([lower]))
 
 
-def _onnx(
+def _graph(
     archive: Archive,
     key: str,
     content: bytes,
     report: Report,
     translated: Callable[[str], bytes | None] | None,
-) -> bytes:
-    """The ONNX that is certified, if the file is the one that the certificate is about."""
+    deadline: float,
+) -> Graph:
+    """The model that is certified, if the file is the one that the certificate is about."""
     said, name = need(archive.document, key, dict), NAMES[key]
     wanted = need(said, "sha256", str)
     unpacked = content
@@ -181,7 +183,7 @@ def _onnx(
         unpacked = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(content, 64 * MOST)
     if sha256(unpacked) == wanted:
         report.lines.append(f"{name}: sha256 {wanted}{'' if unpacked is content else ', unpacked'}")
-        return unpacked
+        return read_front(unpacked, key, deadline)
     given = said.get("given")
     if not isinstance(given, dict) or sha256(content) != given.get("sha256"):
         raise CheckFailed(f"{name} is not the file that the certificate is about: its sha256 is another")
@@ -189,10 +191,10 @@ def _onnx(
     if inside is None or sha256(inside) != wanted:
         raise CheckFailed(f"the certificate holds no ONNX for {name}, or another one than it says")
     report.lines.append(f"{name}: sha256 {given['sha256']}, through the ONNX inside, sha256 {wanted}")
-    other = None if translated is None else translated(key)
-    if other is None or _parts(read(other)) != _parts(read(inside)):
+    other, found = None if translated is None else translated(key), read_front(inside, key, deadline)
+    if other is None or _parts(read_front(other, key, deadline)) != _parts(found):
         raise CheckFailed(f"not checked: that the ONNX inside is what {name} computes; use 'relutrim check'")
-    return inside
+    return found
 
 
 def _parts(one: Any) -> list[Any]:

@@ -7,7 +7,6 @@ read.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from pathlib import Path
 
@@ -29,12 +28,6 @@ def content(path: Path) -> bytes:
     if len(found) > _LARGEST:
         raise InputError(f"the file is larger than {_LARGEST} bytes", where=str(path))
     return found
-
-
-def checked_tolerance(tolerance: float | None) -> None:
-    """A tolerance must be a number that is not negative."""
-    if tolerance is not None and not (0 <= tolerance < math.inf):
-        raise InputError(f"a tolerance of {tolerance:g} makes no sense; it is how far an output may be away")
 
 
 def _asked(box: list[float] | None, path: Path | None) -> Asked | None:
@@ -63,7 +56,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--time-limit", type=float, default=SECONDS, metavar="S", help="[%(default)g]")
     options = parser.parse_args(arguments)
     try:
-        checked_tolerance(options.tolerance)
         model, out, proof = map(content, (options.model, options.out, options.certificate))
         asked = _asked(options.box, options.domain)
         report = check(model, out, proof, asked, options.tolerance, seconds=options.time_limit)

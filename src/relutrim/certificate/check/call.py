@@ -62,6 +62,8 @@ class Draft:
     deadline: float
     sizes: list[int] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
+    spent: int = 0
+    """How many entries and places all nodes have so far."""
 
 
 @dataclass
@@ -125,7 +127,9 @@ class Call:
 
     def add(self, operation: Affine | Maximum, inputs: Sequence[Value], shape: Sequence[int]) -> Value:
         """A new value."""
-        if time.monotonic() > self.draft.deadline or sum(self.draft.sizes) > 4 * MOST:
+        indices = [operation.windows] if isinstance(operation, Maximum) else [m.index for m in operation.maps]
+        self.draft.spent += size_of(shape) + sum(index.size for index in indices)
+        if time.monotonic() > self.draft.deadline or self.draft.spent > 4 * MOST:
             raise CheckFailed("not checked: the model is too large, or takes longer to read than the limit")
         self.draft.sizes.append(size_of(shape))
         numbers = tuple(value.number for value in inputs)

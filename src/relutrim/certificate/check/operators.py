@@ -27,21 +27,19 @@ def _moved(call: Call) -> list[Tensor]:
     count = len(call.inputs) if call.node.op_type == "Concat" else 1
     if any(isinstance(one, Value) for one in call.inputs[count:]):
         raise UnsupportedError("where it moves what is not constant")
-    if all(call.constant(k) for k in range(count)):
-        return _reference(call, call.inputs)
-    constants = [call.array(k) if call.constant(k) else np.zeros(call.value(k).shape) for k in range(count)]
-    if call.node.op_type == "Gather":
-        size_of(
-            [
-                np.size(np.asarray(call.inputs[1])),
-                constants[0].size // constants[0].shape[call.attribute("axis", 0)],
-            ]
-        )
-    starts = np.cumsum([0, *(one.size for one in constants)])
+    known = {k: np.asarray(call.inputs[k]) for k in range(count) if call.constant(k)}
+    values = [k for k in range(count) if k not in known]
+    shapes = [known[k].shape if k in known else call.value(k).shape for k in range(count)]
+    starts = np.cumsum([0, *map(size_of, shapes)])
     size_of([starts[-1]])
-    numbered = [places(one.shape) + at for one, at in zip(constants, starts[:-1], strict=True)]
-    flat = np.concatenate([one.reshape(-1) for one in constants])
-    values = [k for k in range(count) if not call.constant(k)]
+    if call.node.op_type == "Gather":
+        along = shapes[0][call.attribute("axis", 0)]
+        size_of([np.asarray(call.inputs[1]).size, starts[1] // max(1, along)])
+    if not values:
+        return _reference(call, call.inputs)
+    numbered = [places(shape) + at for shape, at in zip(shapes, starts[:-1], strict=True)]
+    parts = [np.zeros(size_of(shapes[k])) if k in values else call.array(k).reshape(-1) for k in range(count)]
+    flat = np.concatenate(parts)
 
     def made(numbers: Any) -> Value:
         at = numbers.reshape(-1)
@@ -57,8 +55,8 @@ def _reference(call: Call, inputs: list[Any]) -> list[Any]:
     names = [f"i{k}" if one is not None else "" for k, one in enumerate(inputs)]
     node = onnx.NodeProto()
     node.CopyFrom(call.node)
-    node.ClearField("input")
-    node.input.extend(names)
+    node.input[:] = names
+    node.output[:] = [f"o{k}" for k in range(len(node.output))]
     entries = [
         [helper.make_tensor_value_info(name, TensorProto.INT64, None) for name in every if name]
         for every in (names, node.output)
@@ -211,8 +209,11 @@ def _gemm(call: Call) -> Tensor:
     weight, value = call.array(int(not left)), call.value(int(left))
     weight = weight.T if flips[int(not left)] else weight
     made = _product(call, weight, value, left=left, flip=bool(flips[int(left)]))
-    if call.given(2) is None or not beta:
+    added = call.given(2)
+    if added is None or not beta:
         return call.sum((alpha, made))
+    if np.broadcast_shapes(made.shape, added.shape) != made.shape:
+        raise InputError(f"{added.shape} numbers cannot be added to {made.shape}")
     if not call.constant(2):
         return call.sum((alpha, made), (beta, call.value(2)))
     if beta not in (1.0, -1.0) and call.draft.double:

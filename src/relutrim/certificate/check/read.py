@@ -59,7 +59,7 @@ def read(content: bytes, deadline: float = float("inf")) -> Graph:
 def _graph(proto: onnx.GraphProto, name: str, shape: Sequence[int], draft: Draft) -> Graph:
     if any(size < 1 for size in shape):
         raise InputError(f"the input's shape {list(shape)} leaves more than the batch open")
-    draft = replace(draft, sizes=[size_of(shape)], nodes=[])
+    draft = replace(draft, sizes=[size_of(shape)], nodes=[], spent=0)
     tensors: dict[str, Tensor] = {tensor.name: decoded(tensor) for tensor in proto.initializer}
     tensors[name] = Value(0, tuple(shape))
     for node in _needed(proto):
