@@ -257,3 +257,13 @@ def test_constants_do_not_grow_beyond_what_is_read(kind):
         nodes.insert(1, helper.make_node("Concat", ["d"] * 2**13, ["f"], axis=0))
     with pytest.raises(UnsupportedError, match="beyond what the checker reads"):
         read(onnx_file(nodes, [1, 1], constants).SerializeToString())
+
+
+def test_all_nodes_together_have_a_limit():
+    from onnx import helper
+
+    constants = {"c": np.zeros(2**22), "s": np.array([1, -1])}
+    many = [helper.make_node("Concat", ["c", "c", "c"], [f"c{k}"], axis=0) for k in range(9)]
+    last = [helper.make_node("Sum", ["x", *(f"c{k}" for k in range(9))], ["y"])]
+    with pytest.raises(RelutrimError, match="too large"):
+        read(onnx_file([*many, *last], [1, 1], constants).SerializeToString())

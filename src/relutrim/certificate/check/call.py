@@ -63,7 +63,12 @@ class Draft:
     sizes: list[int] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     spent: int = 0
-    """How many entries and places all nodes have so far."""
+
+    def spend(self, *arrays: Any) -> None:
+        """Raise when all numbers that are kept are too many, or when it takes too long."""
+        self.spent += sum(getattr(one.base, "size", one.size) for one in arrays if one is not None)
+        if time.monotonic() > self.deadline or self.spent > 4 * MOST:
+            raise CheckFailed("not checked: the model is too large, or takes longer to read than the limit")
 
 
 @dataclass
@@ -127,10 +132,10 @@ class Call:
 
     def add(self, operation: Affine | Maximum, inputs: Sequence[Value], shape: Sequence[int]) -> Value:
         """A new value."""
-        indices = [operation.windows] if isinstance(operation, Maximum) else [m.index for m in operation.maps]
-        self.draft.spent += size_of(shape) + sum(index.size for index in indices)
-        if time.monotonic() > self.draft.deadline or self.draft.spent > 4 * MOST:
-            raise CheckFailed("not checked: the model is too large, or takes longer to read than the limit")
+        if isinstance(operation, Maximum):
+            self.draft.spend(operation.windows)
+        else:
+            self.draft.spend(operation.bias, *(a for m in operation.maps for a in vars(m).values()))
         self.draft.sizes.append(size_of(shape))
         numbers = tuple(value.number for value in inputs)
         self.draft.nodes.append(Node(operation, numbers, str(self.node.output[0])))

@@ -100,4 +100,5 @@ def _made(node: onnx.NodeProto, tensors: dict[str, Tensor], draft: Draft) -> dic
         raise InputError(f"it reads {missing[0]!r}, which no node before it makes")
     made = _HANDLERS[node.op_type](Call(draft, node, [tensors[n] if n else None for n in node.input]))
     results = made if isinstance(made, list) else [made]
+    draft.spend(*(one for one in results if isinstance(one, np.ndarray)))
     return {name: result for name, result in zip(node.output, results, strict=False) if name}
