@@ -11,6 +11,9 @@ import onnxruntime
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from relutrim.certificate.check.read import read
+from relutrim.certificate.hinting import run as run_graph
+from relutrim.errors import UnsupportedError
 from relutrim.formats.onnx import network_from_proto, network_to_proto
 from relutrim.network import Network
 
@@ -93,4 +96,19 @@ def assert_reads(proto: onnx.ModelProto) -> Network:
         if not output.tail:
             assert_same(value, truth)
         assert_same(again, truth)
+    assert_checker_reads(proto, network, x)
     return network
+
+
+def assert_checker_reads(proto: onnx.ModelProto, network: Network, x: np.ndarray) -> None:
+    """What the certificate's checker reads, if it does, computes the same."""
+    try:
+        graph = read(proto.SerializeToString())
+    except UnsupportedError:
+        return
+    if graph.sizes[0] != network.input.size:  # rows of a fixed batch that are joined: no domain fits both
+        return
+    rows = 1 if network.input.batch is None else len(x)
+    values = run_graph(graph, x.reshape(rows, -1).astype(np.float64))
+    for output, value in zip(network.outputs, values_at(network, x), strict=True):
+        assert_same(values[graph.outputs[output.name].number], value.reshape(rows, -1), 1e-9)

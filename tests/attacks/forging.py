@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from certifying import entries, packed
-from relutrim.certificate.check import check, in_front, prove_ranges, read_front
+from relutrim.certificate.check import check, prove_ranges, read_front
 from relutrim.certificate.check.archive import DTYPES, SCHEMA, sha256
 from relutrim.certificate.check.domain import Domain
 from relutrim.certificate.check.equal import Comparison, Hint
@@ -96,7 +96,7 @@ def forged(
         "domain.rows": np.zeros((0, len(lo))),
         "domain.lower": np.zeros(0),
         "domain.upper": np.zeros(0),
-        "bound": np.full(graphs[0].sizes[graphs[0].outputs[0].value], bound),
+        "bound": np.full(graphs[0].sizes[next(iter(graphs[0].outputs.values())).number], bound),
     }
     texts = {}
     for key, hints in (("layers", model_hints), ("out_layers", out_hints)):
@@ -116,7 +116,7 @@ def forged(
         "out": {"sha256": sha256(out), "embedded": False},
         "domain": ends | {"mean": None, "std": None},
         **texts,
-        "proofs": [],
+        "proofs": 0,
         "outputs": [{"bound": "bound"}],
     }
     return repacked(document, arrays, {})
@@ -134,15 +134,15 @@ def hint_of(kind: list[int], place: list[int] | None = None, scale: list[float] 
 def smallest_bound(model: bytes, out: bytes, lo: list[float], hi: list[float]) -> float:
     """What the checker proves of two files with the hints that :func:`forged` gives."""
     domain = Domain(np.array(lo), np.array(hi), np.zeros((0, len(lo))), np.zeros(0), np.zeros(0))
-    before, after = (in_front(read_front(content, "model"), domain) for content in (model, out))
+    before, after = (domain.in_front(read_front(content, "model")) for content in (model, out))
     ranges = prove_ranges(before, domain, {})
-    place = iter(range(10**6))
+    sizes = [[graph.sizes[at + 1] for at in graph.layers] for graph in (before, after)]
+    starts = np.cumsum([0, *sizes[1]])
 
-    def of_out(_: int, inputs: Any) -> Hint:
-        count = len(inputs.c)
-        return hint_of([3] * count, [next(place) for _ in range(count)])
+    def of_out(number: int, _: Any) -> Hint:
+        return hint_of([3] * sizes[1][number], list(range(starts[number], starts[number + 1])))
 
-    comparison = Comparison(before, ranges, lambda _, inputs: hint_of([0] * len(inputs.c)))
+    comparison = Comparison(before, ranges, lambda number, _: hint_of([0] * sizes[0][number]))
     return max(float(bound.max(initial=0.0)) for bound in comparison.bounds(after, of_out))
 
 

@@ -24,6 +24,9 @@ from attacks.victims import Victim
 from certifying import entries, packed
 from relutrim.certificate.check import Asked, read_front
 from relutrim.certificate.check.archive import sha256
+from relutrim.certificate.check.hints import STRETCHES
+from relutrim.certificate.hinting import run
+from relutrim.certificate.write import tables_of
 
 Rng: TypeAlias = np.random.Generator
 
@@ -196,16 +199,21 @@ def tighten_slack(rng: Rng, victim: Victim) -> Mutant | None:
 # Proofs.
 
 
-def _with_proofs(victim: Victim, change: Callable[[dict[str, Any], dict[str, np.ndarray]], Any]) -> Mutant:
-    """Arrays for proofs made where there are none."""
+def _with_hint(
+    victim: Victim, layer: int, hint: dict[str, Any], change: Callable[[dict[str, Any], Any], None]
+) -> Mutant:
+    """One more hint, which comes first, and something that is said because of it."""
 
     def both(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        size = arrays["domain.lo"].size
-        shapes = {"rows": (0, 3), "cuts": (0, 5), "subset": (0,), "at": (0,), "states": (0, 3), "part": (0,)}
-        for name, shape in shapes.items():
-            arrays.setdefault(f"proof.{name}", np.zeros(shape, "<i4"))
-        for name, shape in {"values": (0,), "lo": (0, size), "hi": (0, size)}.items():
-            arrays.setdefault(f"proof.{name}", np.zeros(shape))
+        own = tables_of([(layer, hint)], arrays["domain.lo"].size)
+        old = {name: arrays.get(name, array[:0]) for name, array in own.items()}
+        for table, stretches in STRETCHES.items():
+            for column, other in stretches.items():
+                old[f"proof.{table}"][:, column : column + 2] += len(own[f"proof.{other}"])
+        old["proof.part"] = old["proof.part"] + len(own["proof.lo"])
+        for name, array in own.items():
+            arrays[name] = np.concatenate([array, old[name]]).astype(array.dtype)
+        document["proofs"] += 1
         change(document, arrays)
 
     return rewritten(victim, both)
@@ -213,12 +221,16 @@ def _with_proofs(victim: Victim, change: Callable[[dict[str, Any], dict[str, np.
 
 @mutation
 def drop_leaf(rng: Rng, victim: Victim) -> Mutant | None:
-    trees = [k for k, proof in enumerate(victim.document["proofs"]) if len(proof.get("leaves", ())) > 1]
-    if not trees:
+    leaves = victim.arrays.get("proof.hints", np.zeros((0, 11), int))[:, 7:9]
+    trees = np.flatnonzero(leaves[:, 1] - leaves[:, 0] > 1)
+    if not trees.size:
         return None
-    at = int(rng.choice(trees))
-    leaf = int(rng.integers(len(victim.document["proofs"][at]["leaves"])))
-    return rewritten(victim, lambda d, _: d["proofs"][at]["leaves"].pop(leaf))
+    at, end = int(rng.choice(trees)), int(rng.integers(2))
+
+    def change(_: Any, arrays: dict[str, np.ndarray]) -> None:
+        arrays["proof.hints"][at, 7 + end] += 1 - 2 * end
+
+    return rewritten(victim, change)
 
 
 @mutation
@@ -226,15 +238,16 @@ def break_proof(rng: Rng, victim: Victim) -> Mutant | None:
     """A stretch, a unit, a layer, a sign or a kind that is another."""
     if not victim.document["proofs"]:
         return None
-    at = int(rng.integers(len(victim.document["proofs"])))
-    keys = sorted(victim.document["proofs"][at])
-    key = str(rng.choice(keys))
-    number = int(rng.choice([-(10**20), -1, 0, 1, 2, 3, 10**6, 10**20]))
-    pair = [number, int(rng.choice([-1, 0, 1, 2, 7, 10**20]))]
+    name = f"proof.{rng.choice(['hints', 'leaves', 'cuts', 'rows', 'states', 'at', 'subset', 'part'])}"
+    if not victim.arrays[name].size:
+        return None
+    at, number = (
+        int(rng.integers(victim.arrays[name].size)),
+        int(rng.choice([-(2**31), -1, 0, 1, 2, 3, 7, 10**6])),
+    )
 
-    def change(document: dict[str, Any], _: Any) -> None:
-        old = document["proofs"][at][key]
-        document["proofs"][at][key] = pair if isinstance(old, list) else number
+    def change(_: Any, arrays: dict[str, np.ndarray]) -> None:
+        arrays[name].reshape(-1)[at] = number
 
     return rewritten(victim, change)
 
@@ -243,8 +256,13 @@ def break_proof(rng: Rng, victim: Victim) -> Mutant | None:
 def remove_proof(rng: Rng, victim: Victim) -> Mutant | None:
     if not victim.document["proofs"]:
         return None
-    at = int(rng.integers(len(victim.document["proofs"])))
-    return rewritten(victim, lambda d, _: d["proofs"].pop(at))
+    at = int(rng.integers(victim.document["proofs"]))
+
+    def change(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        arrays["proof.hints"] = np.delete(arrays["proof.hints"], at, 0)
+        document["proofs"] -= 1
+
+    return rewritten(victim, change)
 
 
 def _lie(victim: Victim, layer: int, unit: int, kind: int) -> Callable[[dict[str, Any], Any], None]:
@@ -266,16 +284,9 @@ def half_a_tree(rng: Rng, victim: Victim) -> Mutant | None:
     unit, other = int(rng.integers(layers[layer]["size"])), int(rng.integers(layers[layer - 1]["size"]))
     sign, on = int(rng.choice([1, -1])), int(rng.integers(2))
 
-    def change(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        at = len(arrays["proof.states"])
-        state = np.array([[layer - 1, other, on]], "<i4")
-        arrays["proof.states"] = np.concatenate([arrays["proof.states"], state])
-        leaf = {"states": [at, at + 1], "duals": [0, 0], "empty": False}
-        entry = {"layer": layer, "unit": unit, "sign": sign, "rows": [0, 0], "cuts": [0, 0], "leaves": [leaf]}
-        document["proofs"].append(entry)
-        _lie(victim, layer, unit, 1 if sign > 0 else 2)(document, arrays)
-
-    return _with_proofs(victim, change)
+    leaf = {"states": {(layer - 1, other): on}, "at": np.zeros(0, int), "values": np.zeros(0), "empty": False}
+    hint = {"unit": unit, "sign": sign, "leaves": [leaf]}
+    return _with_hint(victim, layer, hint, _lie(victim, layer, unit, 1 if sign > 0 else 2))
 
 
 @mutation
@@ -288,18 +299,11 @@ def a_part_for_the_whole(rng: Rng, victim: Victim) -> Mutant | None:
     point = lo + (hi - lo) * rng.random(lo.size)
     graph = read_front(victim.model, "model")
     node = graph.nodes[graph.layers[layer]]
-    values = graph.run(point[None])[node.inputs[0]][0]
+    values = run(graph, point[None])[node.inputs[0]][0]
     sign = 1 if values[unit % len(values)] > 0 else -1
 
-    def change(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        at, part = len(arrays["proof.lo"]), len(arrays["proof.part"])
-        for name in ("proof.lo", "proof.hi"):
-            arrays[name] = np.concatenate([arrays[name], point[None]])
-        arrays["proof.part"] = np.concatenate([arrays["proof.part"], np.array([at], "<i4")])
-        document["proofs"].append({"layer": layer, "unit": unit, "sign": sign, "parts": [part, part + 1]})
-        _lie(victim, layer, unit, 1 if sign > 0 else 2)(document, arrays)
-
-    return _with_proofs(victim, change)
+    hint = {"unit": unit, "sign": sign, "lo": point[None], "hi": point[None]}
+    return _with_hint(victim, layer, hint, _lie(victim, layer, unit, 1 if sign > 0 else 2))
 
 
 # Domains.

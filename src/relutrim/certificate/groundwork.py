@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from relutrim.certificate.check import in_front, prove_ranges, read_front
+from relutrim.certificate.check import prove_ranges, read_front
 from relutrim.certificate.check.domain import Domain as Certified
 from relutrim.certificate.check.equal import LINEAR, ZERO
-from relutrim.certificate.check.hints import Subset
 from relutrim.certificate.check.maps import Graph
 from relutrim.certificate.check.ranges import Ranges
-from relutrim.certificate.hinting import treatment
+from relutrim.certificate.hinting import run, treatment
 from relutrim.prove.verdict import Evidence, Verdict
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Groundwork:
     def of(cls, model: bytes, stability: Stability) -> Groundwork:
         """Let the checker bound everything, with the prover's proofs as hints."""
         domain = _certified(stability)
-        before = in_front(read_front(model, "model"), domain)
+        before = domain.in_front(read_front(model, "model"))
         samples = _samples(stability)
         layers = _layers(before, stability, samples)
         records = _records(stability, layers)
@@ -72,8 +71,8 @@ class Groundwork:
                 continue
             lower, upper = layer.lower.copy(), layer.upper.copy()
             known = None if number is None else self.ranges.layers[number]
-            lower[lost] = np.nan if known is None else known.lo[lost]
-            upper[lost] = np.nan if known is None else known.hi[lost]
+            lower[lost] = np.nan if known is None else known.lo[: lost.size][lost]
+            upper[lost] = np.nan if known is None else known.hi[: lost.size][lost]
             verdicts, evidence = layer.verdict.copy(), layer.evidence.copy()
             verdicts[lost], evidence[lost] = Verdict.UNKNOWN, Evidence.NONE
             found.append(replace(layer, verdict=verdicts, evidence=evidence, lower=lower, upper=upper))
@@ -119,7 +118,7 @@ def _layers(graph: Graph, stability: Stability, samples: npt.NDArray[np.float64]
     from relutrim.network.operators import MaxPool, Relu
 
     network, few = stability.problem.network, samples[:32]
-    mine = graph.run(few)
+    mine = run(graph, few)
     theirs = network.run(torch.as_tensor(few, dtype=torch.float64))
     found: dict[str, int] = {}
     free = list(enumerate(graph.layers))
@@ -179,9 +178,8 @@ def decoded(
             hint["cuts"] = [
                 (
                     (layers.get(cut.neuron[0], -1), cut.neuron[1]),
-                    Subset(
-                        np.array([places.get(name, 0) + e for name, e in cut.listed], np.int64), cut.outside
-                    ),
+                    np.array([places.get(name, 0) + e for name, e in cut.listed], np.int64),
+                    cut.outside,
                 )
                 for cut in record.cuts
             ]

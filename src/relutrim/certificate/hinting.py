@@ -13,14 +13,27 @@ import numpy as np
 
 from relutrim.certificate.check.equal import LINEAR, MATCH, SYMBOL, ZERO, Comparison, Hint
 from relutrim.certificate.check.expressions import Expression
-from relutrim.certificate.check.maps import Graph, Maximum
-from relutrim.certificate.check.ranges import Layer
+from relutrim.certificate.check.maps import Affine, Graph
+from relutrim.certificate.check.ranges import Layer, windowed
 from relutrim.certificate.check.rounding import Array, Index
 
 _NEAR = 1e-3
 """How far pre-activations of units that do the same may be apart, relative to their size."""
 _STABLE = 1e-9
 """How far a unit may be from linear or zero and still be called so, relative to its range."""
+
+
+def run(graph: Graph, batch: Array) -> list[Array]:
+    """All values on a batch of flat inputs, in plain float64."""
+    values = [batch]
+    for node in graph.nodes:
+        inputs, operation = [values[i] for i in node.inputs], node.operation
+        if isinstance(operation, Affine):
+            made = sum(m.forward(x) for m, x in zip(operation.maps, inputs, strict=True))
+            values.append(np.asarray(made if operation.bias is None else made + operation.bias))
+        else:
+            values.append(windowed(inputs[0], operation.windows).max(-1))
+    return values
 
 
 @dataclass(eq=False)
@@ -34,12 +47,13 @@ class Seen:
     @classmethod
     def of(cls, graph: Graph, samples: Array) -> Seen:
         """Run it."""
-        found, values = cls(graph), graph.run(samples)
+        found, values = cls(graph), run(graph, samples)
         for number in graph.layers:
             node = graph.nodes[number]
-            pooled = isinstance(node.operation, Maximum)
-            found.pooled.append(pooled)
-            found.values.append(values[number + 1 if pooled else node.inputs[0]])
+            assert not isinstance(node.operation, Affine)
+            read = values[node.inputs[0]][:, node.operation.windows[:, 0]]
+            found.pooled.append(not node.operation.relu)
+            found.values.append(read if node.operation.relu else values[number + 1])
         return found
 
 
@@ -47,20 +61,19 @@ def treatment(layers: Sequence[Layer]) -> list[Hint]:
     """Which units of MODEL are linear, zero or neither, by the ranges that the checker proved."""
     found = []
     for layer in layers:
-        kind = np.zeros(layer.size, np.uint8)
-        if layer.windows is None:
-            room = _STABLE * np.maximum(np.abs(layer.lo), np.abs(layer.hi))
-            kind[layer.lo >= -room] = LINEAR
-            kind[layer.hi <= room] = ZERO
+        kind = np.zeros(len(layer.windows), np.uint8)
+        if layer.relu:
+            lo, hi = layer.lo[: len(kind)], layer.hi[: len(kind)]
+            room = _STABLE * np.maximum(np.abs(lo), np.abs(hi))
+            kind[lo >= -room] = LINEAR
+            kind[hi <= room] = ZERO
         else:
-            lows, highs = (
-                np.where(layer.windows < 0, -np.inf, end[layer.windows]) for end in (layer.lo, layer.hi)
-            )
+            lows, highs = (windowed(end, layer.windows) for end in (layer.lo, layer.hi))
             best = lows.argmax(1)[:, None]
             top = np.take_along_axis(lows, best, 1)[:, 0]
             np.put_along_axis(highs, best, -np.inf, 1)
             kind[top >= highs.max(1)] = LINEAR
-        found.append(Hint(kind, np.full(layer.size, -1), np.ones(layer.size)))
+        found.append(Hint(kind, np.full(kind.size, -1), np.ones(kind.size)))
     return found
 
 
@@ -149,17 +162,14 @@ class Pairing:
                 else:
                     first[row] = False
 
-    def exactly(self, hint: Hint, inputs: Expression, comparison: Comparison) -> Hint:
+    def exactly(self, hint: Hint, inputs: Expression, comparison: Comparison, *, relu: bool) -> Hint:
         """A hint with scales refined by the expressions themselves: of 1, what was seen, and the ratio of the
         largest coefficients, whichever leaves least between both.
         """
         at = np.flatnonzero(hint.place >= 0)
-        windows = [
-            comparison.units.windows[layer] is not None for _, layer, _ in comparison.units.of(hint.place[at])
-        ]
-        if not at.size or any(windows):
+        if not at.size or not relu:
             return hint
-        near, _ = comparison._named(hint.place[at])
+        near, _ = comparison.named(comparison.groups(hint.place[at], relu=True))
         own = inputs.take(at)
         ids = np.union1d(own.ids, near.ids)
         mine, theirs = own.over(ids), near.over(ids)
@@ -174,7 +184,7 @@ class Pairing:
         sign = np.sign(seen)
         best, least = seen.copy(), np.full(len(at), np.inf)
         for scale in (sign, seen, np.where(np.isfinite(ratio) & (np.sign(ratio) == sign), ratio, seen)):
-            gap = comparison._largest(own.minus(near, scale, comparison.symbols))
+            gap = own.minus(near, scale, comparison.symbols).largest(comparison.symbols)
             better = gap < least
             best, least = np.where(better, scale, best), np.where(better, gap, least)
         refined = hint.scale.copy()

@@ -9,7 +9,7 @@ import io
 import json
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from relutrim._version import __version__
-from relutrim.certificate.check import Report, check, in_front, read_front
+from relutrim.certificate.check import Report, check, read_front
 from relutrim.certificate.check.archive import DOCUMENT, DTYPES, MODELS, SCHEMA, sha256
 from relutrim.certificate.check.domain import Domain as Certified
 from relutrim.certificate.check.equal import MATCH, Comparison, Hint
+from relutrim.certificate.check.hints import TABLES
 from relutrim.certificate.check.maps import Graph
 from relutrim.certificate.groundwork import Groundwork, decoded
 from relutrim.certificate.hinting import Pairing, Seen, treatment
@@ -93,7 +94,7 @@ def certify(
     from relutrim.formats.onnx.write import network_to_proto
 
     out = network_to_proto(stored).SerializeToString(deterministic=True)
-    before, after = work.graph, in_front(read_front(out, "out"), work.domain)
+    before, after = work.graph, work.domain.in_front(read_front(out, "out"))
     arrays = _domain_arrays(work.domain)
     proofs = _stored_proofs(work.records, work.layers, before, arrays)
     samples = work.samples
@@ -105,7 +106,8 @@ def certify(
     hints: list[Hint] = []
 
     def hint(number: int, inputs: Any) -> Hint:
-        hints.append(pairing.exactly(pairing.out[number], inputs, comparison))
+        relu = not pairing.after.pooled[number]
+        hints.append(pairing.exactly(pairing.out[number], inputs, comparison, relu=relu))
         return hints[-1]
 
     bounds = comparison.bounds(after, hint)
@@ -180,77 +182,47 @@ def _stored_proofs(
     layers: dict[str, int],
     graph: Graph,
     arrays: dict[str, npt.NDArray[Any]],
-) -> list[dict[str, Any]]:
-    """The document's list of proofs; their numbers go to ``arrays``."""
-    if not records:
-        return []
-    store = _Store(graph.sizes[0])
-    found = []
-    for (layer, _), hint in zip(records, _in_order(records, layers, graph), strict=True):
-        entry: dict[str, Any] = {"layer": layer, "unit": hint["unit"], "sign": hint["sign"]}
-        if "leaves" not in hint:
-            entry["parts"] = store.parts(hint["lo"], hint["hi"])
-        else:
-            entry["rows"] = store.put("rows", hint["rows"])
-            cuts = [
-                (*place, int(subset.outside), *store.put("subset", subset.places.tolist()))
-                for place, subset in hint["cuts"]
-            ]
-            entry["cuts"] = store.put("cuts", cuts)
-            entry["leaves"] = [store.leaf(leaf) for leaf in hint["leaves"]]
-        found.append(entry)
-    arrays |= store.arrays()
-    return found
+) -> int:
+    """How many hints there are; their numbers go to ``arrays``."""
+    if records:
+        hints = [next(iter(decoded([one], layers, graph).items())) for one in records]
+        arrays |= tables_of([(layer, hint) for layer, (hint,) in hints], graph.sizes[0])
+    return len(records)
 
 
-def _in_order(records: Sequence[tuple[int, Record]], layers: dict[str, int], graph: Graph) -> list[Any]:
-    return [next(iter(decoded([one], layers, graph).values()))[0] for one in records]
+def tables_of(hints: Sequence[tuple[int, dict[str, Any]]], inputs: int) -> dict[str, npt.NDArray[Any]]:
+    """Hints with the numbers of their layers as the tables of :mod:`relutrim.certificate.check.hints`."""
+    lists: dict[str, list[Any]] = {name: [] for name in (*TABLES, "values")}
+    boxes: dict[bytes, int] = {}
 
+    def put(name: str, items: Sequence[Any]) -> tuple[int, int]:
+        lists[name].extend(items)
+        return len(lists[name]) - len(items), len(lists[name])
 
-@dataclass(eq=False)
-class _Store:
-    """Shared arrays in the making."""
-
-    inputs: int
-    lists: dict[str, list[Any]] = field(default_factory=dict)
-    boxes: dict[bytes, int] = field(default_factory=dict)
-
-    def put(self, name: str, items: Sequence[Any]) -> list[int]:
-        """Append; from where to where."""
-        own = self.lists.setdefault(name, [])
-        own.extend(items)
-        return [len(own) - len(items), len(own)]
-
-    def leaf(self, leaf: dict[str, Any]) -> dict[str, Any]:
-        states = self.put("states", [(*place, int(on)) for place, on in leaf["states"].items()])
-        self.put("values", leaf["values"].tolist())
-        return {"states": states, "duals": self.put("at", leaf["at"].tolist()), "empty": leaf["empty"]}
-
-    def parts(self, lo: npt.NDArray[np.float64], hi: npt.NDArray[np.float64]) -> list[int]:
-        """Boxes, each stored once."""
-        both = np.concatenate([lo, hi], 1)
-        return self.put("part", [self.boxes.setdefault(row.tobytes(), len(self.boxes)) for row in both])
-
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """All of them."""
-        widths = {
-            "rows": (-1, 3),
-            "cuts": (-1, 5),
-            "subset": (-1,),
-            "at": (-1,),
-            "states": (-1, 3),
-            "part": (-1,),
-        }
-        found = {
-            f"proof.{name}": np.array(self.lists.get(name, []), "<i4").reshape(
-                [0 if not self.lists.get(name) else -1, *shape[1:]]
-            )
-            for name, shape in widths.items()
-        }
-        found["proof.values"] = np.array(self.lists.get("values", []), "<f8")
-        boxes = np.frombuffer(b"".join(self.boxes), "<f8").reshape(len(self.boxes), 2 * self.inputs)
-        found["proof.lo"], found["proof.hi"] = boxes[:, : self.inputs], boxes[:, self.inputs :]
-        return found
+    for layer, hint in hints:
+        both = np.concatenate([hint["lo"], hint["hi"]], 1) if "lo" in hint else np.zeros((0, 2 * inputs))
+        parts = [boxes.setdefault(box.tobytes(), len(boxes)) for box in both]
+        rows = put("rows", hint.get("rows", ()))
+        cuts = [
+            (*place, int(outside), *put("subset", listed.tolist()))
+            for place, listed, outside in hint.get("cuts", ())
+        ]
+        leaves = []
+        for leaf in hint.get("leaves", ()):
+            states = put("states", [(*place, int(on)) for place, on in leaf["states"].items()])
+            put("values", leaf["values"].tolist())
+            leaves.append((*states, *put("at", leaf["at"].tolist()), int(leaf["empty"])))
+        stretches = (*rows, *put("cuts", cuts), *put("leaves", leaves), *put("part", parts))
+        put("hints", [(layer, hint["unit"], hint["sign"], *stretches)])
+    found = {
+        f"proof.{name}": np.array(lists[name], "<i4").reshape(
+            len(lists[name]), *([columns] if columns else [])
+        )
+        for name, columns in TABLES.items()
+    }
+    ends = np.frombuffer(b"".join(boxes), "<f8").reshape(len(boxes), 2, inputs)
+    found |= {"proof.lo": ends[:, 0], "proof.hi": ends[:, 1]}
+    return {**found, "proof.values": np.array(lists["values"], "<f8")}
 
 
 def _layer_texts(
@@ -293,20 +265,20 @@ def _output_texts(
     graph: Graph, bounds: Sequence[Any], limits: Sequence[Any] | None, arrays: dict[str, npt.NDArray[Any]]
 ) -> list[dict[str, Any]]:
     found = []
-    for number, (output, bound) in enumerate(zip(graph.outputs, bounds, strict=True)):
+    for number, (name, bound) in enumerate(zip(graph.outputs, bounds, strict=True)):
         claim = bound * _ROOM
         if limits is not None:
             limit = limits[number].reshape(-1)
             claim = np.where(bound <= limit, np.minimum(claim, np.maximum(limit, bound)), claim)
             if not (bound <= limit).all():
                 raise CheckFailed(
-                    f"output {output.name!r} can be certified to be within {bound.max():.3g} of the "
+                    f"output {name!r} can be certified to be within {bound.max():.3g} of the "
                     f"original's only, and {limit.max():.3g} is what the tolerance allows; use a larger "
                     "tolerance, or leave the certificate away"
                 )
-        most = _finite(float(claim.max(initial=0.0)), f"output {output.name!r}")
+        most = _finite(float(claim.max(initial=0.0)), f"output {name!r}")
         arrays[f"output{number}.bound"] = claim.astype("<f8")
-        found.append({"name": output.name, "bound": f"output{number}.bound", "largest": most})
+        found.append({"name": name, "bound": f"output{number}.bound", "largest": most})
     return found
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from relutrim.certificate.check.maps import Affine, Node, Pick, Scale, quotient
-from relutrim.certificate.check.rounding import ETA, ROOM, Array, centred, gamma
+from relutrim.certificate.check.maps import Affine, Graph, Map, Node
+from relutrim.certificate.check.rounding import ETA, ROOM, Array, centred, gamma, quotient
+from relutrim.errors import InputError
 
 _SWEEPS = 4
 
@@ -16,20 +18,26 @@ _SWEEPS = 4
 class Domain:
     """In raw units; a network behind a normalisation sees ``(x - mean) / std``."""
 
-    lo: Array
-    hi: Array
-    rows: Array
-    lower: Array
-    upper: Array
-    mean: Array | None = None
-    std: Array | None = None
+    lo: Any
+    hi: Any
+    rows: Any = None
+    lower: Any = ()
+    upper: Any = ()
+    mean: Any = None
+    std: Any = None
 
-    def front(self) -> list[Node]:
-        """The normalisation as nodes before a network."""
+    def in_front(self, graph: Graph) -> Graph:
+        """The graph with the normalisation before it."""
         if self.mean is None or self.std is None:
-            return []
-        shift = Affine((Pick(np.arange(self.lo.size)),), -self.mean)
-        return [Node(shift, (0,), "mean"), Node(Affine((Scale(*quotient(self.std)),)), (1,), "std")]
+            return graph
+        every = np.arange(self.lo.size)
+        factor, radius = quotient(self.std)
+        shift, scale = Affine((Map(every),), -self.mean), Affine((Map(every, None, factor, radius),))
+        front = [Node(shift, (0,), "mean"), Node(scale, (1,), "std")]
+        moved = [replace(node, inputs=tuple(i + 2 for i in node.inputs)) for node in graph.nodes]
+        outputs = {name: replace(value, number=value.number + 2) for name, value in graph.outputs.items()}
+        sizes = (graph.sizes[0],) * 2 + graph.sizes
+        return replace(graph, nodes=(*front, *moved), sizes=sizes, outputs=outputs)
 
     def __str__(self) -> str:
         """In words: of a box only the outermost ends, so a reader who wants more asks for a domain."""
@@ -38,31 +46,36 @@ class Domain:
             words += f", {lower:g} <= G x <= {upper:g}"
         return words + (", seen as (x - mean) / std" if self.mean is not None else "")
 
+    def spread(self, size: int, channels: int) -> Domain:
+        """Single numbers, or one per channel, for each of so many inputs."""
+
+        def wide(numbers: Any) -> Any:
+            found = np.asarray(numbers, np.float64).reshape(-1)
+            if found.size not in (1, size, channels) or size % found.size:
+                raise InputError(f"{found.size} numbers do not go with {size} inputs")
+            return np.repeat(found, size // found.size)
+
+        lo, hi, mean, std = (None if n is None else wide(n) for n in (self.lo, self.hi, self.mean, self.std))
+        rows = np.array([wide(row) for row in (() if self.rows is None else self.rows)]).reshape(-1, size)
+        lower, upper = (np.asarray(end, np.float64).reshape(len(rows)) for end in (self.lower, self.upper))
+        return Domain(lo, hi, rows, lower, upper, mean, std)
+
     def contains(self, other: Domain) -> str | None:
         """None if every point of ``other`` is in here, else why that is not known."""
-        if self.lo.shape != other.lo.shape:
-            return f"it has {self.lo.size} inputs, not {other.lo.size}"
-        for mine, theirs, what in ((self.mean, other.mean, "mean"), (self.std, other.std, "std")):
-            if (mine is not None or theirs is not None) and not np.array_equal(
-                np.asarray(mine, np.float64), np.asarray(theirs, np.float64)
-            ):
-                return f"it is behind another normalisation ({what})"
-        outside = ~((self.lo <= other.lo) & (other.hi <= self.hi))
-        if outside.any():
-            at = int(np.flatnonzero(outside)[0])
-            return (
-                f"input {at} is certified on [{self.lo[at]:g}, {self.hi[at]:g}] only, not on "
-                f"[{other.lo[at]:g}, {other.hi[at]:g}]"
-            )
+        for name in ("mean", "std"):
+            mine, theirs = (np.asarray(getattr(one, name), np.float64) for one in (self, other))
+            if not np.array_equal(mine, theirs, equal_nan=True):
+                return f"it is behind another normalisation ({name})"
+        outside = np.flatnonzero(~((self.lo <= other.lo) & (other.hi <= self.hi)))
+        for at in outside[:1]:
+            inside, wanted = (f"[{one.lo[at]:g}, {one.hi[at]:g}]" for one in (self, other))
+            return f"input {at} is certified on {inside} only, not on {wanted}"
         for at, row in enumerate(self.rows):
             low, high = (float(other.least(sign * row[None])[0]) * sign for sign in (1.0, -1.0))
             same = (other.rows == row).all(1)
-            low = max([low, *other.lower[same]])
-            high = min([high, *other.upper[same]])
+            low, high = max([low, *other.lower[same]]), min([high, *other.upper[same]])
             if not (low >= self.lower[at] and high <= self.upper[at]):
-                return (
-                    f"it is certified only where {self.lower[at]:g} <= G x <= {self.upper[at]:g} (row {at})"
-                )
+                return f"it is certified only where {self.lower[at]:g} <= G x <= {self.upper[at]:g}"
         return None
 
     def least(self, forms: Array) -> Array:
@@ -73,16 +86,15 @@ class Domain:
         plain = box_least(forms, self.lo, self.hi)
         if not len(self.rows) or not len(forms):
             return plain
-        with np.errstate(all="ignore"):
-            duals = self._multipliers(forms)
-            rest = forms - duals @ self.rows
-            ends = np.where(duals > 0, self.lower, self.upper)
-            paid = np.where(duals == 0, 0.0, duals * ends)
-            reach = np.maximum(np.abs(self.lo), np.abs(self.hi))
-            size = (np.abs(forms) + np.abs(duals) @ np.abs(self.rows)) @ reach + np.abs(paid).sum(1)
-            total = box_least(rest, self.lo, self.hi) + paid.sum(1)
-            tiny = (len(self.rows) + 4) * ETA * (4 + reach.sum())
-            cut = total - gamma(2 * len(self.rows) + 8) * (size + np.abs(total)) * ROOM - tiny
+        duals = self._multipliers(forms)
+        rest = forms - duals @ self.rows
+        ends = np.where(duals > 0, self.lower, self.upper)
+        paid = np.where(duals == 0, 0.0, duals * ends)
+        reach = np.maximum(np.abs(self.lo), np.abs(self.hi))
+        size = (np.abs(forms) + np.abs(duals) @ np.abs(self.rows)) @ reach + np.abs(paid).sum(1)
+        total = box_least(rest, self.lo, self.hi) + paid.sum(1)
+        tiny = (len(self.rows) + 4) * ETA * (4 + reach.sum())
+        cut = total - gamma(2 * len(self.rows) + 8) * (size + np.abs(total)) * ROOM - tiny
         found: Array = np.fmax(plain, np.nextafter(cut, -np.inf))
         return found
 
@@ -119,11 +131,8 @@ def box_least(forms: Array, lo: Array, hi: Array) -> Array:
     """A number below ``c . x`` on a box; ``forms`` (k, n), or (boxes, k, n) with ends (boxes, n)."""
     middle, radius = centred(lo, hi)
     size = np.abs(forms)
-    value, spread, reach = (
-        forms @ middle[..., None],
-        size @ radius[..., None],
-        size @ np.abs(middle)[..., None],
-    )
+    value, reach = forms @ middle[..., None], size @ np.abs(middle)[..., None]
+    spread = size @ radius[..., None]
     count = forms.shape[-1]
     spread = spread + (gamma(count + 2) * (reach + spread) * ROOM + 2 * count * ETA)
     found: Array = np.nextafter(value - spread, -np.inf)[..., 0]

@@ -1,8 +1,8 @@
-"""Hints for single units, as a certificate stores them: lists of numbers, checked before use.
+"""Hints for single units, as a certificate stores them: tables of numbers, checked before use.
 
-``proofs`` in the document lists them. One with ``leaves`` goes to :mod:`hull`: its rows and cuts are
-stretches of shared arrays, its leaves say which states they fix and which multipliers they use. One with
-``parts`` names boxes.
+A stretch of a table is two columns of another: from where, to where. A hint with leaves goes to :mod:`hull`:
+its rows and cuts are stretches, and each leaf says which states it fixes and which multipliers it uses. A
+hint with parts names boxes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from relutrim.certificate.check.archive import Archive, need
 from relutrim.certificate.check.hull import KINDS
 from relutrim.errors import CheckFailed, InputError
@@ -20,86 +18,63 @@ from relutrim.errors import CheckFailed, InputError
 MOST_PARTS = 2**17
 MOST_NAMED = 2**21
 """How many rows, cuts and states one hint may name in all."""
+TABLES = {"hints": 11, "rows": 3, "cuts": 5, "leaves": 5, "states": 3, "subset": 0, "at": 0, "part": 0}
+"""The tables of integers, and how many columns they have (0: a list)."""
+STRETCHES = {
+    "hints": {3: "rows", 5: "cuts", 7: "leaves", 9: "part"},  # behind layer, unit, sign
+    "cuts": {3: "subset"},  # behind layer, unit, and whether the listed places are those outside
+    "leaves": {0: "states", 2: "at"},  # then: whether it is empty
+}
 
 
 def decoded(archive: Archive) -> dict[int, list[Callable[[], dict[str, Any]]]]:
     """The hints by the number of their layer, in their order. Each is made when it is needed and then
     forgotten: many hints may name the same long stretches.
     """
-    said = need(archive.document, "proofs", list)
     found: dict[int, list[Callable[[], dict[str, Any]]]] = {}
-    if not said:
+    count, inputs = need(archive.document, "proofs", int), len(archive.arrays["domain.lo"])
+    if not count:
         return found
-    size = len(archive.arrays.get("domain.lo", ()))
-    tables = {
-        "rows": archive.array("proof.rows", "int32", (-1, 3)),
-        "cuts": archive.array("proof.cuts", "int32", (-1, 5)),
-        "subset": archive.array("proof.subset", "int32", (-1,)),
-        "at": archive.array("proof.at", "int32", (-1,)),
-        "values": archive.array("proof.values", "float64", (-1,)),
-        "states": archive.array("proof.states", "int32", (-1, 3)),
-        "lo": archive.array("proof.lo", "float64", (-1, size)),
-        "hi": archive.array("proof.hi", "float64", (-1, size)),
-        "part": archive.array("proof.part", "int32", (-1,)),
-    }
-    for entry in said:
-        found.setdefault(need(entry, "layer", int), []).append(partial(_hint, entry, tables))
+    shapes = {name: (-1, columns) if columns else (-1,) for name, columns in TABLES.items()}
+    tables = {name: archive.array(f"proof.{name}", "int32", shape) for name, shape in shapes.items()}
+    tables["values"] = archive.array("proof.values", "float64", tables["at"].shape)
+    tables["lo"] = archive.array("proof.lo", "float64", (-1, inputs))
+    tables["hi"] = archive.array("proof.hi", "float64", tables["lo"].shape)
+    for name, stretches in STRETCHES.items():
+        for column, other in stretches.items():
+            start, stop = tables[name][:, column], tables[name][:, column + 1]
+            if not ((start >= 0) & (start <= stop) & (stop <= len(tables[other]))).all():
+                raise InputError(f"the table of {name} names {other} that are not there")
+    part, kind = tables["part"], tables["rows"][:, 2]
+    if not (((part >= 0) & (part < len(tables["lo"]))).all() and ((kind >= 0) & (kind < len(KINDS))).all()):
+        raise InputError("a hint has a part, or a row of a kind, that does not exist")
+    if len(tables["hints"]) != count:
+        raise InputError(f"there are {len(tables['hints'])} hints, and {count} are listed")
+    for row in tables["hints"].tolist():
+        found.setdefault(row[0], []).append(partial(_hint, tables, *row[1:]))
     return found
 
 
-def _hint(entry: Any, tables: dict[str, Any]) -> dict[str, Any]:
-    hint: dict[str, Any] = {"unit": need(entry, "unit", int), "sign": need(entry, "sign", int)}
-    if "parts" not in entry:
-        return hint | _tree(entry, tables)
-    part = _stretch(tables["part"], entry["parts"])
-    if len(part) > MOST_PARTS or not ((part >= 0) & (part < len(tables["lo"]))).all():
-        raise InputError("a hint names parts that are not there, or too many")
-    return hint | {"lo": tables["lo"][part], "hi": tables["hi"][part]}
+def _hint(tables: dict[str, Any], unit: int, sign: int, *ends: int) -> dict[str, Any]:
+    names, hint = STRETCHES["hints"].values(), {"unit": unit, "sign": sign}
+    stretches = zip(names, ends[::2], ends[1::2], strict=True)
+    rows, cuts, leaves, part = (tables[name][start:stop] for name, start, stop in stretches)
+    named = len(rows) + len(cuts) + int((leaves[:, 1] - leaves[:, 0]).sum())
+    if named > MOST_NAMED or max(len(leaves), len(part)) > MOST_PARTS:
+        raise CheckFailed(f"not checked: a hint of {len(leaves)} leaves, {named} rows, cuts and states")
+    if len(part):
+        return hint | {"lo": tables["lo"][part], "hi": tables["hi"][part]}
+    subsets = [
+        ((layer, entry), tables["subset"][start:stop], bool(outside))
+        for layer, entry, outside, start, stop in cuts.tolist()
+    ]
+    made = [_leaf(tables, len(rows) + len(cuts), *leaf) for leaf in leaves.tolist()]
+    return hint | {"rows": rows.tolist(), "cuts": subsets, "leaves": made}
 
 
-def _tree(entry: Any, tables: dict[str, Any]) -> dict[str, Any]:
-    rows = _stretch(tables["rows"], need(entry, "rows", list))
-    stretches = [need(leaf, "states", list) for leaf in need(entry, "leaves", list)]
-    named = len(rows) + len(_stretch(tables["cuts"], need(entry, "cuts", list)))
-    named += sum(len(_stretch(tables["states"], stretch)) for stretch in stretches)
-    if named > MOST_NAMED or len(stretches) > MOST_PARTS:
-        raise CheckFailed(f"not checked: a hint of {len(stretches)} leaves, {named} rows, cuts and states")
-    if not ((rows[:, 2] >= 0) & (rows[:, 2] < len(KINDS))).all():
-        raise InputError("a hint has rows of a kind that does not exist")
-    cuts = []
-    for layer, unit, outside, start, stop in _stretch(tables["cuts"], need(entry, "cuts", list)).tolist():
-        places = _stretch(tables["subset"], [start, stop])
-        cuts.append(((layer, unit), Subset(places, bool(outside))))
-    leaves = []
-    for leaf in need(entry, "leaves", list):
-        at = _stretch(tables["at"], need(leaf, "duals", list))
-        values = _stretch(tables["values"], need(leaf, "duals", list))
-        if not ((at >= 0) & (at < len(rows) + len(cuts))).all() or len(at) != len(values):
-            raise InputError("a leaf has multipliers for rows that are not there")
-        states = _stretch(tables["states"], need(leaf, "states", list)).tolist()
-        fixed = {(layer, unit): bool(on) for layer, unit, on in states}
-        if len(fixed) != len(states):
-            raise InputError("a leaf fixes a unit twice")
-        leaves.append({"states": fixed, "at": at, "values": values, "empty": need(leaf, "empty", bool)})
-    return {"rows": rows.tolist(), "cuts": cuts, "leaves": leaves}
-
-
-class Subset:
-    """A set of places: those listed, or all but those."""
-
-    def __init__(self, places: Any, outside: bool) -> None:
-        self.places, self.outside = places, outside
-
-    def among(self, places: Any) -> Any:
-        """Which of these are in it."""
-        return np.isin(places, self.places) != self.outside
-
-
-def _stretch(table: Any, said: Any) -> Any:
-    """``table[start:stop]``, where that is there."""
-    if not (isinstance(said, list) and len(said) == 2 and all(type(n) is int for n in said)):
-        raise InputError("a hint's stretch of an array is not two numbers")
-    start, stop = said
-    if not 0 <= start <= stop <= len(table):
-        raise InputError("a hint's stretch of an array is not there")
-    return table[start:stop]
+def _leaf(tables: dict[str, Any], rows: int, start: int, stop: int, first: int, last: int, empty: int) -> Any:
+    at, states = tables["at"][first:last], tables["states"][start:stop].tolist()
+    fixed = {(layer, unit): bool(on) for layer, unit, on in states}
+    if not ((at >= 0) & (at < rows)).all() or len(fixed) != len(states):
+        raise InputError("a leaf has multipliers for rows that are not there, or fixes a unit twice")
+    return {"states": fixed, "at": at, "values": tables["values"][first:last], "empty": bool(empty)}

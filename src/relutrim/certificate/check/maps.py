@@ -1,127 +1,80 @@
-"""What a network is for the checker: affine nodes, ReLUs and maxima over flat vectors.
+"""What a network is for the checker: affine nodes and maxima over flat vectors.
 
-An affine node is ``y = M_1 x_1 + ... + M_n x_n + b``. Each map is one of three: entries picked, a matrix
-along the last axis, or one number per entry. Convolutions and averages pick windows and multiply them by a
-matrix. Maps are applied to whole batches of vectors, so an expression (one vector per symbol) is pushed
-through any of them by applying it to the batch.
+An affine node is ``y = M_1 x_1 + ... + M_n x_n + b``. Maps are applied to whole batches of vectors, so an
+expression (one vector per symbol) is pushed through any of them by applying it to the batch. A ReLU is the
+maximum of an entry and of an entry that is 0.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
-from relutrim.certificate.check.rounding import ETA, Array, Index, U
+from relutrim.certificate.check.rounding import ETA, Array, Index
 
 _CHUNK = 2**23
 """How many numbers the windows of a batch may take at once."""
 
 
 @dataclass(frozen=True, eq=False)
-class Pick:
-    """Entries by their index, -1 for a zero. Nothing is rounded."""
-
-    index: Index
-    terms = 0
-
-    @property
-    def size(self) -> int:
-        """How many entries it makes."""
-        return int(self.index.size)
-
-    def forward(self, batch: Array, absolute: bool = False) -> Array:
-        """``W x`` for each row, or ``|W| x``."""
-        if not batch.shape[1] and (self.index < 0).all():
-            return np.zeros((len(batch), self.index.size))
-        found = batch[:, self.index]
-        if (self.index < 0).any():
-            found[:, self.index < 0] = 0.0
-        return found
-
-    def columns(self, inputs: int) -> Array:
-        """What becomes of each input alone: ``W``, transposed."""
-        return self.forward(np.eye(inputs))
-
-    def doubt(self, size: Array) -> Array:
-        """How far ``W x`` can be off for ``|x| <= size`` because ``W`` is not exactly known."""
-        return np.zeros((len(size), self.index.size))
-
-
-@dataclass(frozen=True, eq=False)
-class Matrix:
-    """A matrix (out, in) for each of ``len(windows)`` windows of entries, -1 for a zero; the results of one
-    window lie side by side.
+class Map:
+    """Entries by their index, -1 for a zero: each times a factor, if there are factors (the true ones are
+    within ``radius``); or windows (groups, windows, entries) of them times a weight (groups, outputs,
+    entries), with results in the order (groups, outputs, windows).
     """
 
-    weight: Array
-    windows: Index
-
-    @property
-    def size(self) -> int:
-        """How many entries it makes."""
-        return len(self.windows) * len(self.weight)
+    index: Index
+    weight: Array | None = None
+    factor: Array | None = None
+    radius: Array | None = None
 
     @property
     def terms(self) -> int:
         """How many products are summed."""
-        return int(self.weight.shape[1])
+        return int(self.weight.shape[2]) if self.weight is not None else int(self.factor is not None)
 
     def forward(self, batch: Array, absolute: bool = False) -> Array:
-        """``W x`` for each row, or ``|W| x``."""
-        weight = np.abs(self.weight) if absolute else self.weight
-        count, width = self.windows.shape
+        """``M x`` for each row, or ``|M| x``."""
+        weight, factor = (np.abs(m) if absolute and m is not None else m for m in (self.weight, self.factor))
+        if weight is None:
+            made = picked(batch, self.index)
+            return made if factor is None else np.asarray(made * factor)
         if self._plain(batch.shape[1]):
-            return batch @ weight.T
-        made = np.empty((len(batch), count * len(weight)))
-        step = max(1, _CHUNK // max(1, self.windows.size))
-        pick = Pick(self.windows.reshape(-1))
+            return np.asarray(batch @ weight[0].T)
+        groups, count, width = self.index.shape
+        made = np.empty((len(batch), groups, weight.shape[1], count))
+        step = max(1, _CHUNK // max(1, count * width))
         for at in range(0, len(batch), step):
-            rows = pick.forward(batch[at : at + step]).reshape(-1, width)
-            made[at : at + step] = (rows @ weight.T).reshape(-1, made.shape[1])
-        return made
+            for group in range(groups):
+                rows = picked(batch[at : at + step], self.index[group].reshape(-1)).reshape(-1, width)
+                product = (rows @ weight[group].T).reshape(-1, count, weight.shape[1])
+                made[at : at + step, group] = product.swapaxes(1, 2)
+        return made.reshape(len(batch), -1)
 
     def columns(self, inputs: int) -> Array:
-        """What becomes of each input alone: ``W``, transposed."""
-        return self.weight.T if self._plain(inputs) else self.forward(np.eye(inputs))
+        """What becomes of each input alone: ``M``, transposed."""
+        plain = self.weight is not None and self._plain(inputs)
+        return self.weight[0].T if plain and self.weight is not None else self.forward(np.eye(inputs))
+
+    def doubt(self, size: Array) -> Array | float:
+        """How far ``M x`` can be off for ``|x| <= size`` because ``M`` is not exactly known."""
+        return 0.0 if self.radius is None else picked(size[None], self.index)[0] * self.radius + ETA
 
     def _plain(self, inputs: int) -> bool:
         """Whether there is one window, and it is the whole vector."""
-        return self.windows.shape == (1, inputs) and bool((self.windows[0] == np.arange(inputs)).all())
-
-    def doubt(self, size: Array) -> Array:
-        """Nothing: the weights are what the file says."""
-        return np.zeros((len(size), len(self.windows) * len(self.weight)))
+        return self.index.shape == (1, 1, inputs) and bool((self.index[0, 0] == np.arange(inputs)).all())
 
 
-@dataclass(frozen=True, eq=False)
-class Scale:
-    """One factor per entry; the true one is within ``radius`` of it."""
-
-    factor: Array
-    radius: Array | None = None
-    terms = 1
-
-    @property
-    def size(self) -> int:
-        """How many entries it makes."""
-        return int(self.factor.size)
-
-    def forward(self, batch: Array, absolute: bool = False) -> Array:
-        """``W x`` for each row, or ``|W| x``."""
-        return batch * (np.abs(self.factor) if absolute else self.factor)
-
-    def columns(self, inputs: int) -> Array:
-        """What becomes of each input alone: ``W``, transposed."""
-        return np.diag(self.factor)
-
-    def doubt(self, size: Array) -> Array:
-        """``radius * |x|``."""
-        return np.zeros_like(size) if self.radius is None else size * self.radius + ETA
-
-
-Map: TypeAlias = Pick | Matrix | Scale
+def picked(batch: Array, index: Index) -> Array:
+    """Columns by their index, zeros for -1. Nothing is rounded."""
+    if index.size == batch.shape[1] and (index == np.arange(index.size)).all():
+        return batch
+    if not batch.shape[1] and (index < 0).all():
+        return np.zeros((len(batch), index.size))
+    found = batch[:, index]
+    found[:, index < 0] = 0.0
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,79 +92,46 @@ class Affine:
     @property
     def moves(self) -> bool:
         """Whether coefficients are only moved: nothing of them is rounded."""
-        return len(self.maps) == 1 and isinstance(self.maps[0], Pick)
-
-
-@dataclass(frozen=True)
-class Relu:
-    """``max(0, x)``."""
+        return len(self.maps) == 1 and not self.maps[0].terms and self.maps[0].weight is None
 
 
 @dataclass(frozen=True, eq=False)
 class Maximum:
-    """The largest of each window (windows, entries); -1 is no entry."""
+    """The largest of each window (windows, entries), -1 for no entry; a ReLU's are an entry and a zero."""
 
     windows: Index
+    relu: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
     """What makes a value: an operation on earlier values, by their numbers (the input is 0)."""
 
-    operation: Affine | Relu | Maximum
+    operation: Affine | Maximum
     inputs: tuple[int, ...]
     name: str
 
 
-@dataclass(frozen=True, eq=False)
-class Tail:
-    """An output: its name, the number of its value, what is done to it at the very end, and its shape."""
+@dataclass(frozen=True)
+class Value:
+    """A tensor: its number among the values, its shape, and the steps that are taken at the very end."""
 
-    name: str
-    value: int
-    steps: tuple[str, ...]
+    number: int
     shape: tuple[int, ...]
+    steps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Nodes in order; node ``i`` makes value ``i + 1``. ``layers`` are the nodes that are not affine."""
+    """Nodes in order; node ``i`` makes value ``i + 1``, which has ``sizes[i + 1]`` entries."""
 
     shape: tuple[int, ...]
     nodes: tuple[Node, ...]
     sizes: tuple[int, ...]
-    outputs: tuple[Tail, ...]
+    outputs: dict[str, Value]
     input_name: str
 
     @property
     def layers(self) -> list[int]:
         """The numbers of the nodes with a nonlinearity, in order."""
-        return [i for i, node in enumerate(self.nodes) if not isinstance(node.operation, Affine)]
-
-    def run(self, batch: Array) -> list[Array]:
-        """All values on a batch of flat inputs, in plain float64: for hints, never for a proof."""
-        values = [batch]
-        for node in self.nodes:
-            inputs = [values[i] for i in node.inputs]
-            operation = node.operation
-            if isinstance(operation, Affine):
-                made = sum(m.forward(x) for m, x in zip(operation.maps, inputs, strict=True))
-                values.append(np.asarray(made if operation.bias is None else made + operation.bias))
-            elif isinstance(operation, Relu):
-                values.append(np.maximum(inputs[0], 0))
-            else:
-                entries = inputs[0][:, operation.windows]
-                values.append(np.where(operation.windows < 0, -np.inf, entries).max(-1))
-        return values
-
-
-def quotient(divisor: Array, numerator: Array | float = 1.0, roundings: int = 1) -> tuple[Array, Array]:
-    """``numerator / divisor`` and a radius that covers so many relative roundings; NaN where that would not
-    be enough.
-    """
-    with np.errstate(all="ignore"):
-        found = np.asarray(numerator / divisor, dtype=np.float64)
-    tame = (np.abs(found) > 2.0**-900) & (np.abs(found) < 2.0**900) | (np.asarray(numerator) == 0)
-    exact = roundings == 1 and bool((np.frexp(np.abs(divisor))[0] == 0.5).all())
-    found = np.where(tame, found, np.nan)
-    return found, np.zeros_like(found) if exact else np.abs(found) * (2 * (roundings + 1) * U)
+        return [i for i, node in enumerate(self.nodes) if isinstance(node.operation, Maximum)]

@@ -1,13 +1,14 @@
 """Ranges of every unit of a network on the domain, layer by layer: the first half of a check.
 
-Every nonlinear layer's inputs are expressions over the network's inputs and the outputs of earlier layers. A
-lower bound of an expression replaces, from the last layer back, each output by a line below it where its
-coefficient is positive and above it where it is negative:
+Every layer of maxima reads expressions over the network's inputs and the outputs of earlier layers. A lower
+bound of an expression replaces, from the last layer back, each output by a line below it where its
+coefficient is positive and above it where it is negative. For the maximum of a window, whose entries ``x_i``
+lie in ``[l_i, h_i]``, and any ``j, k`` in it and ``t`` in [0, 1],
 
-* ReLU with ``y`` in ``[l, h]``, ``l < 0 < h``: ``s y <= max(0, y) <= t y + max(-t l, (1 - t) h)`` for **any**
-  ``s, t`` in [0, 1] (the right side is convex in ``y``, so an end is the worst);
-* maximum of a window: ``x_j <= max <= t x_k + max(max(l_k, V) - t l_k, max(h_k, V) - t h_k)`` for any ``j,
-  k`` in it, where ``V`` is the largest upper end of the others.
+``x_j <= max_i x_i <= t x_k + max(max(l_k, V) - t l_k, max(h_k, V) - t h_k)``,
+
+where ``V`` is the largest upper end of the others: the right side is convex in ``x_k``, so an end is the
+worst. A ReLU is the maximum of ``y`` and 0, and ``s y`` is below it for any ``s`` in [0, 1].
 
 Slopes are computed here, by fixed rules. A certificate adds hints for single units: see :mod:`hull`, and
 :meth:`Ranges.on_parts` for boxes that fill the domain.
@@ -16,15 +17,15 @@ Slopes are computed here, by fixed rules. A certificate adds hints for single un
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from relutrim.certificate.check.domain import Domain, box_least
 from relutrim.certificate.check.expressions import Expression, Symbols, push
-from relutrim.certificate.check.maps import Affine, Graph, Maximum
-from relutrim.certificate.check.rounding import ETA, ROOM, Array, Index, Mask, U, gamma
+from relutrim.certificate.check.maps import Affine, Graph
+from relutrim.certificate.check.rounding import ETA, ROOM, Array, Index, U, gamma
 from relutrim.errors import CheckFailed
 
 RULES = ("adaptive", "zero", "one", "chord")
@@ -34,12 +35,11 @@ _NUMBERS = 2**22
 
 @dataclass(eq=False)
 class Layer:
-    """A nonlinear layer: what it reads, between which ends, and which of its units are symbols."""
+    """A layer of maxima: what it reads, between which ends, and which of its units are symbols."""
 
-    node: int
     inputs: Expression
-    windows: Index | None
-    size: int
+    windows: Index
+    relu: bool
     lo: Array
     hi: Array
     kept: Index = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -52,16 +52,24 @@ class Layer:
         """Where each symbol is an entry of its own, the entry: ``inputs.a`` only picks then."""
 
     @property
-    def stop(self) -> int:
-        """Where its symbols end."""
-        return self.start + len(self.kept)
+    def own(self) -> slice:
+        """Its symbols."""
+        return slice(self.start, self.start + len(self.kept))
+
+    def open(self) -> Index:
+        """The entries whose sign is not known."""
+        return np.flatnonzero(~((self.lo >= 0) | (self.hi <= 0)))
 
     def outputs(self, lo: Array, hi: Array) -> tuple[Array, Array]:
         """The ends of the units' outputs, from those of what they read (..., entries)."""
-        if self.windows is None:
-            return np.maximum(lo, 0), np.maximum(hi, 0)
-        lows, highs = (_windowed(end, self.windows) for end in (lo, hi))
-        return lows.max(-1), highs.max(-1)
+        return windowed(lo, self.windows).max(-1), windowed(hi, self.windows).max(-1)
+
+    def meet(self, entries: Index, sign: float, lower: Array) -> None:
+        """Keep better bounds of ``sign *`` entries; NaN is none."""
+        if sign > 0:
+            self.lo[entries] = np.fmax(self.lo[entries], lower)
+        else:
+            self.hi[entries] = np.fmin(self.hi[entries], -lower)
 
 
 @dataclass(eq=False)
@@ -70,8 +78,8 @@ class Box:
 
     lo: Array
     hi: Array
-    layers: list[tuple[Array, Array]] = field(default_factory=list)
     domain: Domain | None = None
+    layers: list[tuple[Array, Array]] = field(default_factory=list)
 
     def add(self, layer: Layer, lo: Array, hi: Array) -> None:
         """A layer's inputs and its symbols."""
@@ -90,73 +98,61 @@ class Ranges:
     layers: list[Layer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.symbols = Symbols(self.domain.lo, self.domain.hi)
-        self.box = Box(self.domain.lo[None], self.domain.hi[None], domain=self.domain)
+        self.box = Box(self.domain.lo[None], self.domain.hi[None], self.domain)
+        self.symbols = Symbols()
+        self._values = [self.symbols.add(self.domain.lo, self.domain.hi)]
         self.places = np.arange(self.domain.lo.size)
         """The place of each symbol: inputs first, then all units of the layers one behind the other."""
-        self._values: list[Expression] = [Expression.of_symbols(np.arange(self.domain.lo.size))]
 
     def in_time(self) -> None:
         """Raise when a check has taken as long as it may: a hostile certificate can ask for a lot."""
         if time.monotonic() > self.deadline:
             raise CheckFailed("not checked: it takes longer than the limit; --time-limit allows for more")
 
-    def advance(self, node: int) -> Layer | None:
-        """Go through one node; a nonlinear one becomes a layer, which is to be closed by :meth:`close`."""
-        made = self.graph.nodes[node]
-        inputs = [self._values[i] for i in made.inputs]
-        if isinstance(made.operation, Affine):
-            self._values.append(push(made.operation, inputs, self.symbols))
-            return None
-        windows = made.operation.windows if isinstance(made.operation, Maximum) else None
-        (expression,) = inputs
-        lo, hi = expression.ends(self.symbols)
-        return Layer(node, expression, windows, self.graph.sizes[node + 1], lo, hi)
+    def advance(self) -> Layer | None:
+        """Go on to the next layer, which is to be closed by :meth:`close`."""
+        while len(self._values) <= len(self.graph.nodes):
+            self.in_time()
+            node = self.graph.nodes[len(self._values) - 1]
+            inputs = [self._values[i] for i in node.inputs]
+            if not isinstance(node.operation, Affine):
+                ends = inputs[0].ends(self.symbols)
+                return Layer(inputs[0], node.operation.windows, node.operation.relu, *ends)
+            self._values.append(push(node.operation, inputs, self.symbols))
+        return None
 
-    def tighten(self, layer: Layer) -> None:
-        """Linear bounds for the inputs of ReLUs whose sign is open."""
-        if layer.windows is not None or (not self.layers and not len(self.domain.rows)):
-            return
-        for rule in RULES[: None if self.layers else 1]:
-            open_ = np.flatnonzero(~((layer.lo >= 0) | (layer.hi <= 0)))
-            for sign in (1.0, -1.0):
-                self.meet(layer, open_, sign, self.lower(layer.inputs.take(open_), sign, rule, self.box)[0])
-
-    @staticmethod
-    def meet(layer: Layer, entries: Index, sign: float, lower: Array) -> None:
-        """Keep better bounds of ``sign * y``; NaN is none."""
-        if sign > 0:
-            layer.lo[entries] = np.fmax(layer.lo[entries], lower)
-        else:
-            layer.hi[entries] = np.fmin(layer.hi[entries], -lower)
+    def tighten(self, layer: Layer, entries: Callable[[], Index]) -> None:
+        """Linear bounds for some of a ReLU's inputs; which, is asked again for each rule."""
+        if layer.relu and (self.layers or len(self.domain.rows)):
+            for rule in RULES[: None if self.layers else 1]:
+                at = entries()
+                for sign in (1.0, -1.0):
+                    layer.meet(at, sign, self.lower(layer.inputs.take(at), sign, rule, self.box)[0])
 
     def close(self, layer: Layer) -> None:
         """Make the units that can be other than 0 symbols."""
         low, high = layer.outputs(layer.lo, layer.hi)
-        nothing = (low == 0) & (high == 0)
-        layer.kept, layer.start = np.flatnonzero(~nothing), len(self.symbols.lo)
-        ids = self.symbols.add(low[layer.kept], high[layer.kept])
-        before = self.domain.lo.size + sum(other.size for other in self.layers)
+        layer.kept, layer.start = np.flatnonzero(~((low == 0) & (high == 0))), len(self.symbols.lo)
+        made = self.symbols.add(low[layer.kept], high[layer.kept])
+        before = self.domain.lo.size + sum(len(other.windows) for other in self.layers)
         self.places = np.concatenate([self.places, before + layer.kept])
         self.box.add(layer, layer.lo[None], layer.hi[None])
         self.layers.append(layer)
-        a = np.zeros((len(ids), layer.size))
-        a[np.arange(len(ids)), layer.kept] = 1.0
-        self._values.append(Expression(ids, a, np.zeros(layer.size), np.zeros(layer.size)))
+        whole = len(layer.kept) == len(low)
+        self._values.append(made if whole else Expression.joined(len(low), (layer.kept, made)))
 
     def lower(self, forms: Expression, sign: float, rule: str, box: Box) -> Array:
         """Lower bounds (boxes, entries) of ``sign *`` each entry on each box, by lines of one rule."""
         found = np.full((len(box.lo), len(forms.c)), np.nan)
         step = max(1, _NUMBERS // (len(box.lo) * max(1, box.lo.shape[1])))
-        with np.errstate(all="ignore"):
-            lines = [_lines(layer, *ends, rule) for layer, ends in zip(self.layers, box.layers, strict=False)]
-            sizes = [
-                _magnitudes(layer.inputs, box) for layer, _ in zip(self.layers, box.layers, strict=False)
-            ]
-            for at in range(0, len(forms.c), step):
-                self.in_time()
-                part = forms.take(np.arange(at, min(at + step, len(forms.c))))
-                found[:, at : at + step] = self._pull(part, sign, box, lines, sizes)
+        known = list(zip(self.layers, box.layers, strict=False))
+        reach = np.maximum(np.abs(box.lo), np.abs(box.hi))
+        lines = [_lines(layer, *ends, rule) for layer, ends in known]
+        sizes = [layer.inputs.magnitude(reach) for layer, _ in known]
+        for at in range(0, len(forms.c), step):
+            self.in_time()
+            part = forms.take(np.arange(at, min(at + step, len(forms.c))))
+            found[:, at : at + step] = self._pull(part, sign, box, lines, sizes)
         return found
 
     def _pull(
@@ -171,27 +167,24 @@ class Ranges:
         a[:, :, forms.ids] = sign * forms.a.T
         constant = np.broadcast_to(sign * forms.c, (boxes, count)).copy()
         off, total = np.broadcast_to(forms.r, (boxes, count)).copy(), np.abs(constant)
-        for layer, line, size in zip(
-            reversed(self.layers[: len(lines)]), lines[::-1], sizes[::-1], strict=True
-        ):
-            own = a[:, :, layer.start : layer.stop]
+        for layer, line, size in zip(self.layers[: len(lines)][::-1], lines[::-1], sizes[::-1], strict=True):
+            own, ids = a[:, :, layer.own], layer.inputs.ids
             if not own.any():
                 continue
             rows = line.weights(own, len(layer.inputs.c))
-            shift = (np.minimum(own, 0) @ line.shift[:, :, None])[:, :, 0] + rows @ layer.inputs.c
+            shift = _times(np.minimum(own, 0), line.shift) + rows @ layer.inputs.c
             constant += shift
             # Coefficients of one entry that come from several maxima may cancel; their rounding does not.
             width = line.weights(own, len(layer.inputs.c), absolute=True)
             terms = gamma(2 * rows.shape[2] + 8)
-            big = (np.abs(np.minimum(own, 0)) @ np.abs(line.shift)[:, :, None])[:, :, 0]
-            tiny = (len(layer.inputs.ids) + 4) * ETA  # what underflow takes from the radius
-            off += (width @ (layer.inputs.r + terms * size + tiny)[:, :, None])[:, :, 0] + terms * big
+            big = _times(np.abs(np.minimum(own, 0)), np.abs(line.shift))
+            tiny = (len(ids) + 4) * ETA  # what underflow takes from the radius
+            off += _times(width, layer.inputs.r + terms * size + tiny) + terms * big
             off += (rows.shape[2] + 4) * ETA * (4 + reach.sum(1) + size.sum(1))[:, None]
             total += np.abs(shift) + big
-            ids = layer.inputs.ids
             picked = rows[:, :, layer.places] if layer.places is not None else rows @ layer.inputs.a.T
             new = a[:, :, ids] + picked
-            off += 2 * U * (np.abs(new) @ reach[:, ids, None])[:, :, 0]
+            off += 2 * U * _times(np.abs(new), reach[:, ids])
             a[:, :, ids] = new
         inputs = a[:, :, : self.domain.lo.size]
         if box.domain is not None:
@@ -207,13 +200,10 @@ class Ranges:
         anew.
         """
         box = Box(lo, hi)
-        for at, (before, known) in enumerate(
-            zip([*self.layers, layer], [*self.box.layers, None], strict=True)
-        ):
+        for before in (*self.layers, layer):
             ends = before.inputs.ends(Symbols(box.lo, box.hi))
-            whole = known if known is not None else (layer.lo[None], layer.hi[None])
-            low, high = np.fmax(ends[0], whole[0]), np.fmin(ends[1], whole[1])
-            if at:
+            low, high = np.fmax(ends[0], before.lo), np.fmin(ends[1], before.hi)
+            if box.layers:
                 open_ = np.flatnonzero((~((low >= 0) | (high <= 0))).any(0))
                 forms = before.inputs.take(open_)
                 for rule in RULES if before is layer else RULES[:1]:
@@ -239,8 +229,7 @@ class Lines:
         magnitudes.
         """
         positive, negative = np.maximum(own, 0) * self.low[:, None], np.minimum(own, 0) * self.high[:, None]
-        if absolute:
-            negative = -negative
+        negative = -negative if absolute else negative
         made = np.zeros((*own.shape[:2], entries))
         if self.below is self.above:  # a ReLU's: one entry each
             made[:, :, self.below[0]] = positive + negative
@@ -252,89 +241,76 @@ class Lines:
 
 
 def _lines(layer: Layer, lo: Array, hi: Array, rule: str) -> Lines:
-    if layer.windows is not None:
-        return _maximum_lines(layer, lo, hi)
-    lo, hi = lo[:, layer.kept], hi[:, layer.kept]
-    on, off = lo >= 0, hi <= 0
-    chord = np.clip(hi / (hi - lo), 0, 1)
-    high = np.where(off, 0.0, np.where(on, 1.0, chord))
-    shift = np.maximum(-high * lo, (1 - high) * hi)
-    shift = np.where(on | off, 0.0, shift + (np.abs(shift) * (16 * U) + 2.0**-1060))
-    zero = np.zeros_like(lo)
-    low = {"adaptive": np.where(hi > -lo, 1.0, zero), "zero": zero, "one": zero + 1, "chord": chord}[rule]
-    low = np.where(on | off, high, np.where(np.isnan(low), 0.0, low))
-    at = np.broadcast_to(layer.kept, lo.shape)
-    return Lines(at, at, low, high, shift)
-
-
-def _maximum_lines(layer: Layer, lo: Array, hi: Array) -> Lines:
-    assert layer.windows is not None
     table = layer.windows[layer.kept]
-    lows, highs = _windowed(lo, table), _windowed(hi, table)
-    first = highs.argmax(-1)[..., None]
+    lows, highs = windowed(lo, table), windowed(hi, table)
+    first = np.zeros_like(highs[..., :1], np.int64) if layer.relu else best(highs, table)
     bottom, top = (np.take_along_axis(end, first, -1)[..., 0] for end in (lows, highs))
     rest = highs.copy()
     np.put_along_axis(rest, first, -np.inf, -1)
     others = rest.max(-1)
     wins = bottom >= others
-    slope = np.where(wins, 1.0, np.clip((top - others) / (top - bottom), 0, 1))
-    slope = np.where(np.isfinite(slope), slope, 0.0)
+    chord = np.clip((top - others) / (top - bottom), 0, 1)
+    slope = np.where(wins, 1.0, np.where(np.isfinite(chord), chord, 0.0))
     ends = [np.maximum(end, others) - slope * end for end in (bottom, top)]
     size = 16 * U * (np.maximum(np.abs(bottom), np.abs(top)) + np.abs(others)) + 2.0**-1060
-    shift = np.where(wins, 0.0, np.maximum(*ends) + size)
-    above = np.take_along_axis(np.broadcast_to(table, highs.shape), first, -1)[..., 0]
-    best = np.where(table < 0, -np.inf, lows / 2 + highs / 2).argmax(-1)[..., None]
-    below = np.take_along_axis(np.broadcast_to(table, highs.shape), best, -1)[..., 0]
-    below = np.where(wins, above, below)
-    return Lines(below, above, np.ones_like(bottom), slope, shift)
+    every = np.broadcast_to(table, highs.shape)
+    above = np.take_along_axis(every, first, -1)[..., 0]
+    if not layer.relu:
+        shift = np.where(wins, 0.0, np.maximum(*ends) + size)
+        below = np.take_along_axis(every, best(lows / 2 + highs / 2, table), -1)[..., 0]
+        return Lines(np.where(wins, above, below), above, np.ones_like(bottom), slope, shift)
+    off, zero = top <= 0, np.zeros_like(top)
+    low = {"adaptive": np.where(top > -bottom, 1.0, zero), "zero": zero, "one": zero + 1, "chord": slope}[
+        rule
+    ]
+    slope, low = np.where(off, 0.0, slope), np.where(off, 0.0, np.where(wins, 1.0, low))
+    return Lines(above, above, low, slope, np.where(wins | off, 0.0, np.maximum(*ends) + size))
 
 
-def _windowed(ends: Array, windows: Index) -> Array:
+def windowed(ends: Array, windows: Index) -> Array:
+    """The entries (..., windows, entries) of each window; no entry is the least of all."""
     found: Array = np.where(windows < 0, -np.inf, ends[..., windows])
     return found
 
 
-def _magnitudes(inputs: Expression, box: Box) -> Array:
-    reach = np.maximum(np.abs(box.lo), np.abs(box.hi))[:, inputs.ids]
-    found: Array = (reach @ np.abs(inputs.a) + np.abs(inputs.c)) * ROOM + ETA
+def best(numbers: Array, windows: Index) -> Index:
+    """The place (..., 1) of the largest of each window; never one without an entry."""
+    least = np.maximum(numbers, -np.finfo(np.float64).max)
+    found: Index = np.where(windows < 0, -np.inf, least).argmax(-1)[..., None]
     return found
 
 
-def fills(
-    lo: Array, hi: Array, lows: Array, highs: Array, in_time: Callable[[], None] = lambda: None
-) -> bool:
+def _times(rows: Array, column: Array) -> Array:
+    """Rows (boxes, forms, entries) times a vector (boxes, entries)."""
+    found: Array = (rows @ column[:, :, None])[:, :, 0]
+    return found
+
+
+def fills(lo: Array, hi: Array, lows: Array, highs: Array, in_time: Callable[[], None]) -> bool:
     """Whether boxes fill the box from ``lo`` to ``hi``: one contains it, or a cut that none of them crosses
     parts it into two that are filled.
     """
-    stack = [(lo, hi, np.ones(len(lows), bool))]
+    stack = [(lo, hi, np.arange(len(lows)))]
     while stack:
         lo, hi, here = stack.pop()
         low, high = lows[here], highs[here]
         if ((low <= lo) & (high >= hi)).all(1).any():
             continue
-        cut = _cut(lo, hi, low, high, in_time)
-        if cut is None:
+        axis, at = next(_cuts(lo, hi, low, high, in_time), (-1, 0.0))
+        if axis < 0:
             return False
-        axis, at = cut
-        left, right = hi.copy(), lo.copy()
+        left, right, first = hi.copy(), lo.copy(), high[:, axis] <= at
         left[axis] = right[axis] = at
-        sides: list[tuple[Array, Array, Mask]] = [
-            (lo, left, highs[:, axis] <= at),
-            (right, hi, lows[:, axis] >= at),
-        ]
-        stack += [(a, b, here & keep) for a, b, keep in sides]
+        stack += [(lo, left, here[first]), (right, hi, here[~first])]
     return True
 
 
-def _cut(
-    lo: Array, hi: Array, lows: Array, highs: Array, in_time: Callable[[], None]
-) -> tuple[int, float] | None:
-    """An axis and a place strictly inside where a box begins and that no box crosses."""
+def _cuts(
+    lo: Array, hi: Array, low: Array, high: Array, in_time: Callable[[], None]
+) -> Iterator[tuple[int, float]]:
+    """Axes and places strictly inside where a box begins and that no box crosses."""
     for axis in range(len(lo)):
-        in_time()
-        order = np.argsort(lows[:, axis], kind="stable")
-        low, reached = lows[order, axis], np.maximum.accumulate(highs[order, axis])
-        clean = np.flatnonzero((reached[:-1] <= low[1:]) & (low[1:] > lo[axis]) & (low[1:] < hi[axis]))
-        if clean.size:
-            return axis, float(low[1 + clean[clean.size // 2]])
-    return None
+        for at in np.unique(low[:, axis]):
+            in_time()
+            if lo[axis] < at < hi[axis] and ((high[:, axis] <= at) | (low[:, axis] >= at)).all():
+                yield axis, float(at)

@@ -43,6 +43,12 @@ def centred(lo: Array, hi: Array) -> tuple[Array, Array]:
     return middle, np.where((lo == middle) & (hi == middle), 0.0, radius)
 
 
-def gradual_underflow() -> bool:
-    """Whether this process keeps denormal numbers, without which no radius here would hold."""
-    return bool((np.array([ETA]) * 1.0 > 0).all())
+def quotient(divisor: Array, numerator: Array | float = 1.0, roundings: int = 1) -> tuple[Array, Array]:
+    """``numerator / divisor`` and a radius that covers so many relative roundings; NaN where that would not
+    be enough.
+    """
+    found = np.asarray(numerator / divisor, dtype=np.float64)
+    tame = (np.abs(found) > 2.0**-900) & (np.abs(found) < 2.0**900) | (np.asarray(numerator) == 0)
+    exact = roundings == 1 and bool((np.frexp(np.abs(divisor))[0] == 0.5).all())
+    found = np.where(tame, found, np.nan)
+    return found, np.zeros_like(found) if exact else np.abs(found) * (2 * (roundings + 1) * U)
