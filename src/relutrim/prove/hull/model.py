@@ -14,7 +14,7 @@ are rounded outward.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -25,7 +25,7 @@ from relutrim.bounds.linear import Backward
 from relutrim.bounds.values import Interval
 from relutrim.network.operators import Array
 from relutrim.prove.hull.cuts import Cut, Neuron, cut_row, most_violated
-from relutrim.prove.hull.program import Index, Program, Row
+from relutrim.prove.hull.program import Index, Program, Row, lagrangian
 from relutrim.rounding import ETA, gamma
 
 States: TypeAlias = Mapping[int, bool]
@@ -155,6 +155,35 @@ class Model:
 
     def split(self, states: States) -> None:
         """Fix the states of some neurons; all others are free."""
+        self.program.narrow(self._narrowed(states))
+
+    @_OVERFLOW
+    def row_of(self, cut: Cut) -> Row:
+        """The row that a cut is."""
+        return cut_row(self.neurons[cut.neuron], cut.chosen, *self.ends)
+
+    @_OVERFLOW
+    def bound_at(self, states: States, rows: Sequence[tuple[Row, float]]) -> float:
+        """A proven lower bound of the goal where states are fixed, for any multipliers of any rows that hold
+        on the whole domain; NaN if they lead nowhere.
+        """
+        used, duals = [row for row, _ in rows], np.array([dual for _, dual in rows])
+        found = lagrangian(self.program.cost, self.program.offset, self._ends_at(states), used, duals)
+        return float(np.nextafter(found - self.slack, -np.inf))
+
+    @_OVERFLOW
+    def empty_at(self, states: States, rows: Sequence[tuple[Row, float]]) -> bool:
+        """Whether the multipliers prove that no input has these states."""
+        used, duals = [row for row, _ in rows], np.array([dual for _, dual in rows])
+        return lagrangian(0 * self.program.cost, 0.0, self._ends_at(states), used, duals) > 0
+
+    def _ends_at(self, states: States) -> tuple[Array, Array]:
+        lo, hi = self.ends[0].copy(), self.ends[1].copy()
+        for column, (low, high) in self._narrowed(states).items():
+            lo[column], hi[column] = low, high
+        return lo, hi
+
+    def _narrowed(self, states: States) -> dict[int, tuple[float, float]]:
         ends: dict[int, tuple[float, float]] = {}
         for number, on in states.items():
             neuron = self.neurons[number]
@@ -163,7 +192,7 @@ class Model:
             ends[neuron.state] = (1.0, 1.0) if on else (0.0, 0.0)
             ends[neuron.column] = (0.0, neuron.hi if on else 0.0)
             ends[neuron.total] = (0.0, neuron.hi) if on else (neuron.lo, 0.0)
-        self.program.narrow(ends)
+        return ends
 
     def bound(self, duals: Array) -> float:
         """A proven lower bound of the goal, for any duals."""

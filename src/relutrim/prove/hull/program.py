@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import highspy
@@ -173,35 +174,12 @@ class Program:
         return (point, duals) if fits else None
 
     def _lagrangian(self, cost: Array, offset: float, duals: Array) -> float:
-        lower, upper = (np.array([getattr(row, end) for row in self.rows]) for end in ("lower", "upper"))
-        ends = np.where(duals > 0, lower, upper)
-        duals = np.where(np.isfinite(duals) & np.isfinite(ends), duals, 0.0)
         used = np.flatnonzero(duals)
-        index, weights, _ = self._products(duals)
-        count = len(self.lo)
-        reduced = cost - np.bincount(index, weights, count)
-        sizes = np.abs(cost) + np.bincount(index, np.abs(weights), count)
-        most = int(np.bincount(index, minlength=count).max(initial=0)) + 2
-        reach = np.maximum(np.abs(self.lo), np.abs(self.hi))
-        paid = duals[used] * ends[used]
-        total = float(reduced @ np.where(reduced > 0, self.lo, self.hi)) + float(paid.sum()) + offset
-        size = float(np.abs(reduced) @ reach) + float(np.abs(paid).sum()) + abs(offset)
-        terms = count + len(used) + 4
-        radius = gamma(most) * float(sizes @ reach) + gamma(terms) * size
-        radius += (most + terms) * ETA * (2 + float(reach.sum()))
-        bound = float(np.nextafter(total - radius, -np.inf))
-        return bound if np.isfinite(bound) else float("nan")
+        return lagrangian(cost, offset, (self.lo, self.hi), [self.rows[i] for i in used], duals[used])
 
     def _products(self, duals: Array) -> tuple[Index, Array, Index]:
-        """Columns, ``dual * coefficient`` and owners of all entries of the rows with a dual."""
-        rows = [(self.rows[i], duals[i]) for i in np.flatnonzero(duals)]
-        if not rows:
-            return np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64)
-        return (
-            np.concatenate([row.columns for row, _ in rows]),
-            np.concatenate([row.values * dual for row, dual in rows]),
-            np.concatenate([np.full(len(row.columns), row.owner) for row, _ in rows]),
-        )
+        used = np.flatnonzero(duals)
+        return _products([self.rows[i] for i in used], duals[used])
 
     def _dual_ray(self) -> Array | None:
         if self._solver.getModelStatus() != highspy.HighsModelStatus.kInfeasible:
@@ -209,6 +187,45 @@ class Program:
         _, found, ray = self._solver.getDualRay()
         ray = np.array(ray) if found else np.zeros(0)
         return ray if ray.shape == (len(self.rows),) else None
+
+
+def lagrangian(
+    cost: Array, offset: float, ends: tuple[Array, Array], rows: Sequence[Row], duals: Array
+) -> float:
+    """A number that ``cost . v + offset`` is not below where all rows hold and ``v`` is between its ends, for
+    any duals of the rows; NaN if they lead nowhere. Rounding is in it.
+    """
+    lo, hi = ends
+    lower, upper = (np.array([getattr(row, end) for row in rows]) for end in ("lower", "upper"))
+    sides = np.where(duals > 0, lower, upper)
+    duals = np.where(np.isfinite(duals) & np.isfinite(sides), duals, 0.0)
+    used = np.flatnonzero(duals)
+    index, weights, _ = _products([rows[int(i)] for i in used], duals[used])
+    count = len(lo)
+    reduced = cost - np.bincount(index, weights, count)
+    sizes = np.abs(cost) + np.bincount(index, np.abs(weights), count)
+    most = int(np.bincount(index, minlength=count).max(initial=0)) + 2
+    reach = np.maximum(np.abs(lo), np.abs(hi))
+    paid = duals[used] * sides[used]
+    total = float(reduced @ np.where(reduced > 0, lo, hi)) + float(paid.sum()) + offset
+    size = float(np.abs(reduced) @ reach) + float(np.abs(paid).sum()) + abs(offset)
+    terms = count + len(used) + 4
+    radius = gamma(most) * float(sizes @ reach) + gamma(terms) * size
+    radius += (most + terms) * ETA * (2 + float(reach.sum()))
+    bound = float(np.nextafter(total - radius, -np.inf))
+    return bound if np.isfinite(bound) else float("nan")
+
+
+def _products(rows: Sequence[Row], duals: Array) -> tuple[Index, Array, Index]:
+    """Columns, ``dual * coefficient`` and owners of all entries of these rows."""
+    if not rows:
+        return np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64)
+    counts = [len(row.columns) for row in rows]
+    return (
+        np.concatenate([row.columns for row in rows]),
+        np.concatenate([row.values for row in rows]) * np.repeat(duals, counts),
+        np.repeat([row.owner for row in rows], counts),
+    )
 
 
 def _quiet_solver() -> highspy.Highs:

@@ -117,23 +117,17 @@ def fits(model: Model, leaves: Sequence[Leaf], more: Sequence[Cut] = ()) -> bool
 
 def evaluate(model: Model, leaves: Sequence[Leaf]) -> list[float]:
     """The bound of each leaf anew: infinite where its ray proves that it is empty, NaN where nothing is
-    proved. The leaves have to fit. Their cuts are added to the program, behind those that it has.
+    proved. The leaves have to fit.
     """
-    cuts = distinct_cuts(leaves)
-    place = {id(cut): len(model.program.rows) + i for i, cut in enumerate(cuts)}
-    model.add(cuts)
+    known = {id(cut): model.row_of(cut) for cut in distinct_cuts(leaves)}  # many leaves share a cut
     bounds = []
     for leaf in leaves:
-        model.split(leaf.states)
-        duals = np.zeros(len(model.program.rows))
-        for row, dual in leaf.rows.items():
-            duals[row] = dual
-        for cut, dual in leaf.cuts:
-            duals[place[id(cut)]] = dual
+        rows = [(model.program.rows[row], dual) for row, dual in leaf.rows.items()]
+        rows += [(known[id(cut)], dual) for cut, dual in leaf.cuts]
         if math.isinf(leaf.bound):
-            bounds.append(math.inf if model.program.infeasible(duals) else math.nan)
+            bounds.append(math.inf if model.empty_at(leaf.states, rows) else math.nan)
         else:
-            bounds.append(model.bound(duals))
+            bounds.append(model.bound_at(leaf.states, rows))
     return bounds
 
 

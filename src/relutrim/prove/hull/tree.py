@@ -20,6 +20,7 @@ from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.growth import INPUTS, Growth
 from relutrim.prove.hull.model import Goal, Model
 from relutrim.prove.hull.proof import Leaf, Proof, covers, evaluate, fits
+from relutrim.prove.hull.thicket import Thicket
 
 _ROUNDS = (14, 2)
 """Rounds of cuts at the root and at other nodes."""
@@ -66,6 +67,7 @@ class Tree:
         self._leaves: list[Leaf] = []
         self._ranked: list[int] = []
         self._failures = 0
+        self._thicket: Thicket | None = None
 
     @property
     def closed(self) -> bool:
@@ -88,6 +90,32 @@ class Tree:
                 raise
             if self.watch is not None:
                 self.watch(self, False)
+
+    def spread(self, nodes: int, deadline: Deadline, device: torch.device) -> None:
+        """Work on up to so many more nodes, many at a time, from the root's solution on."""
+        if self._thicket is None:
+            root = self._leaf_of_root()
+            if root is None:
+                self.dead = True
+                return
+            self._thicket = Thicket(self.model, root, self._open, device)
+        thicket, until = self._thicket, self.nodes + nodes
+        while self.nodes < until and not (self.closed or self.dead or deadline.passed):
+            before = thicket.nodes
+            self._leaves += thicket.step(until - self.nodes, deadline)
+            self._open, self.dead = thicket.open, thicket.stuck
+            self.nodes += thicket.nodes - before
+            if thicket.point is not None:
+                self._note(thicket.point)
+            if self.closed:
+                self._conclude()
+            if self.watch is not None:
+                self.watch(self, False)
+
+    def _leaf_of_root(self) -> Leaf | None:
+        """The root with its multipliers, where it has been solved."""
+        leaves = self.proof.leaves if self.proof is not None else ()
+        return leaves[0] if len(leaves) == 1 and not leaves[0].states else None
 
     def _solve(self, states: dict[int, bool], rounds: tuple[int, int], deadline: Deadline) -> None:
         self.model.split(states)

@@ -1,0 +1,250 @@
+"""The open nodes of a tree, many at a time: their bounds by gradient steps, not by a linear program each.
+
+Children go on from their parents' multipliers. What seems closed is handed over as a leaf with multipliers of
+the program's rows, and only counts if its bound, evaluated with rounding, says so; everything else is split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relutrim.network.operators import Array
+from relutrim.prove.deadline import Deadline
+from relutrim.prove.hull.ascent import climb, look
+from relutrim.prove.hull.cuts import Cut
+from relutrim.prove.hull.dual import FIRST_CUT, SLOTS, Dual, Multipliers, Use
+from relutrim.prove.hull.model import Model
+from relutrim.prove.hull.proof import Leaf, evaluate
+
+_STEPS = (30, 30)
+"""Steps before and after new inequalities."""
+_FINE = 3e-4
+"""Where the root's bound is a smaller part of what it is made of, single precision does not do."""
+_BYTES = {"cpu": 3e7, "cuda": 1e9}
+"""What the inequalities of one batch may take."""
+_NODES = 1024
+
+
+@dataclass(eq=False)
+class Thicket:
+    """``open`` are the states of the nodes that wait, the next ones last; ``point`` is where the weakest
+    bound of the last batch is attained, by columns of the program.
+    """
+
+    model: Model
+    root: Leaf
+    open: list[dict[int, bool]]
+    device: torch.device
+    nodes: int = 0
+    point: Array | None = None
+    stuck: bool = False
+    """Whether a node is open that has nothing to split."""
+    _known: dict[tuple[int, bytes], Cut] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        program = self.model.program
+        made_of = float(np.abs(program.cost) @ np.maximum(*map(np.abs, self.model.ends))) + abs(
+            program.offset
+        )
+        fine = not -self.root.bound > _FINE * made_of
+        self._dual = Dual(self.model, self.device, torch.float64 if fine else torch.float32)
+        self._enough = (1e-11 if fine else 1e-6) * made_of
+        first = self._first()
+        uses = self._dual.run(first, self._states([{}]), self._dual.prepared(first)).uses
+        self._dual.scales = [
+            torch.maximum(use.weights[0].abs(), use.weights.abs().mean()).clamp(min=1e-30) for use in uses
+        ]
+        self._exact = Dual(self.model, self.device, torch.float64)
+        self._exact.scales = [scale.double() for scale in self._dual.scales]
+        self._stack = [own.repeated(len(self.open)) for own in first]
+        size = sum(SLOTS * level.weight.numel() for level in self._dual.levels)
+        size *= torch.finfo(self._dual.dtype).bits // 8
+        self.width = int(min(max(_BYTES.get(self.device.type, 3e7) // size, 8), _NODES))
+
+    def step(self, most: int, deadline: Deadline) -> list[Leaf]:
+        """Work on up to so many nodes; the leaves that are closed."""
+        count = min(most, self.width, len(self.open))
+        states, self.open = self.open[-count:], self.open[:-count]
+        batch = [own[-count:] for own in self._stack]
+        self._stack = [own[:-count] for own in self._stack]
+        closed: list[Leaf] = []
+        bound = costs = torch.zeros(0)
+        for steps in _STEPS:
+            marks = self._states(states)
+            found = climb(self._dual, batch, marks, steps, self._enough, deadline)
+            leaves = self._leaves(found.batch, states, (found.bound > self._enough).cpu())
+            closed += [leaf for leaf in leaves if leaf is not None]
+            left = torch.tensor([i for i, leaf in enumerate(leaves) if leaf is None], dtype=torch.int64)
+            states, at = [states[i] for i in left.tolist()], left.to(self.device)
+            batch, bound = [own[at] for own in found.batch], found.bound[at]
+            if not states:
+                break
+            costs, batch = look(self._dual, batch, [mark[at] for mark in marks], found.point[at])
+            self._note(found.point[at], bound)
+            if deadline.passed:
+                self._put(states, batch)
+                return closed
+        self.nodes += count
+        if states:
+            self._split(states, batch, bound, costs)
+        return closed
+
+    def _split(
+        self, states: list[dict[int, bool]], batch: list[Multipliers], bound: Tensor, costs: Tensor
+    ) -> None:
+        """Put two nodes on the stack for each that is left, those next to being closed on top."""
+        numbers = [number for level in self._dual.levels for number in level.numbers]
+        highest, chosen = (part.tolist() for part in costs.max(1))
+        order = [i for i in bound.argsort().tolist() if highest[i] >= 0]
+        whole = [i for i in range(len(states)) if highest[i] < 0]
+        if whole:  # every state is fixed, and yet it is not closed
+            self.stuck = True
+            self._put([states[i] for i in whole], [own[torch.tensor(whole)] for own in batch])
+        children = [{**states[i], numbers[chosen[i]]: on} for i in order for on in (False, True)]
+        at = torch.tensor(order, dtype=torch.int64, device=self.device)
+        self._put(children, [own[at].repeated(2) for own in batch])
+
+    def _put(self, states: list[dict[int, bool]], batch: list[Multipliers]) -> None:
+        self.open = [*self.open, *states]
+        self._stack = [own.behind(under) for own, under in zip(batch, self._stack, strict=True)]
+
+    def _note(self, points: Tensor, bound: Tensor) -> None:
+        self.point = np.zeros(len(self.model.ends[0]))
+        self.point[self._dual.free.cpu().numpy()] = points[int(bound.argmin())].cpu().double().numpy()
+
+    def _states(self, cases: Sequence[Mapping[int, bool]]) -> list[Tensor]:
+        """1, -1 and 0 for on, off and free, ``[nodes, neurons]`` for each level."""
+        marks = np.zeros((len(cases), len(self.model.neurons)), dtype=np.int8)
+        for row, case in zip(marks, cases, strict=True):
+            row[list(case)] = [1 if on else -1 for on in case.values()]
+        return [torch.as_tensor(marks[:, level.numbers], device=self.device) for level in self._dual.levels]
+
+    def _first(self) -> list[Multipliers]:
+        """The root's multipliers, from those that its program ended with."""
+        found = []
+        at = _first_rows(self.model)
+        cuts: dict[int, list[tuple[float, Cut]]] = {}
+        for cut, dual in self.root.cuts:
+            cuts.setdefault(cut.neuron, []).append((dual, cut))
+        for level in self._dual.levels:
+            count, width = level.weight.shape
+            lean, mix = np.zeros((1, count)), np.zeros((1, FIRST_CUT + SLOTS, count))
+            chosen = np.zeros((1, SLOTS, count, width), dtype=bool)
+            for i, number in enumerate(level.numbers):
+                neuron = self.model.neurons[number]
+                if neuron.state < 0:
+                    mix[0, 0, i] = 1.0
+                    continue
+                row = at[neuron.column]
+                above, *below = (self.root.rows.get(row + k, 0.0) for k in (1, 2, 3))
+                own = sorted(cuts.get(number, []), key=lambda pair: pair[0])[:SLOTS]
+                for slot, (dual, cut) in enumerate(own):
+                    chosen[0, slot, i, level.places[i]] = cut.chosen
+                    mix[0, FIRST_CUT + slot, i] = max(0.0, -dual)
+                mix[0, :2, i] = [max(0.0, -dual) for dual in below]
+                lean[0, i] = 1.0 if above > 0 else 0.0
+                if not mix[0, :, i].sum() > 0:
+                    mix[0, :2, i] = neuron.hi, -neuron.lo
+            found.append(self._as_multipliers(lean, mix, chosen))
+        return self._leaning(found, at)
+
+    def _leaning(self, batch: list[Multipliers], at: Mapping[int, int]) -> list[Multipliers]:
+        """Leans, and shares of ``U``, as parts of the weights that neurons have then."""
+        uses = self._dual.run(batch, self._states([{}]), self._dual.prepared(batch)).uses
+        for level, own, use in zip(self._dual.levels, batch, uses, strict=True):
+            for i, number in enumerate(level.numbers):
+                neuron, weight = self.model.neurons[number], float(use.weights[0, i])
+                row = at[neuron.column]
+                if neuron.state >= 0 and weight > 0:
+                    own.lean[0, i] = min(1.0, max(0.0, self.root.rows.get(row + 1, 0.0) / weight))
+                elif neuron.state >= 0 and weight < 0:
+                    own.mix[0, 2, i] = max(0.0, -weight - float(own.mix[0, :, i].sum()))
+        for own in batch:
+            own.mix /= own.mix.sum(1, keepdim=True).clamp(min=1e-12)
+        return batch
+
+    def _as_multipliers(self, lean: Array, mix: Array, chosen: np.ndarray) -> Multipliers:
+        dtype, device = self._dual.dtype, self.device
+        lean_, mix_ = (torch.as_tensor(part, dtype=dtype, device=device) for part in (lean, mix))
+        return Multipliers(lean_, mix_, torch.zeros_like(lean_), torch.as_tensor(chosen, device=device))
+
+    def _leaves(
+        self, batch: Sequence[Multipliers], states: Sequence[dict[int, bool]], likely: Tensor
+    ) -> list[Leaf | None]:
+        """Leaves with a proven bound of at least 0, where one is likely; None for others."""
+        found: list[Leaf | None] = [None] * len(states)
+        which = likely.nonzero().flatten()
+        if not len(which):
+            return found
+        at = which.to(self.device)
+        exact = self._exact
+        own = [part[at].to(exact.dtype) for part in batch]
+        cases = [states[i] for i in which.tolist()]
+        uses = exact.run(own, self._states(cases), exact.prepared(own)).uses
+        pushes = [part.push * scale for part, scale in zip(own, exact.scales, strict=True)]
+        sides = list(zip(own, uses, pushes, strict=True))
+        for k, number in enumerate(which.tolist()):
+            leaf = self._leaf(cases[k], [_numbers(k, *side) for side in sides])
+            (bound,) = evaluate(self.model, [leaf])
+            if bound >= 0:
+                found[number] = Leaf(leaf.states, bound, leaf.rows, leaf.cuts)
+        return found
+
+    def _leaf(self, states: dict[int, bool], levels: Sequence[_Numbers]) -> Leaf:
+        """The multipliers of the program's rows that leans, mixtures and pushes come to."""
+        at = _first_rows(self.model)
+        rows: dict[int, float] = {}
+        cuts: list[tuple[Cut, float]] = []
+        for level, side in zip(self._dual.levels, levels, strict=True):
+            for i, number in enumerate(level.numbers):
+                neuron = self.model.neurons[number]
+                row, through = at[neuron.column], float(side.through[i])
+                if neuron.state < 0:
+                    rows[row] = through
+                    continue
+                on = states.get(number)
+                above = 0.0 if on is False else through + (float(side.push[i]) if on else 0.0)
+                through += float(side.parts[0, i])
+                for slot in range(SLOTS):
+                    dual = float(side.parts[FIRST_CUT + slot, i])
+                    if dual < 0:
+                        chosen = side.chosen[slot, i, level.places[i]]
+                        cuts.append((self._cut(number, chosen), dual))
+                        if 2 * int(chosen.sum()) > len(chosen):  # its row has the sum in it
+                            through += dual
+                rows[row], rows[row + 1] = through, above
+                rows[row + 2], rows[row + 3] = float(side.parts[0, i]), float(side.parts[1, i])
+        return Leaf(states, 0.0, {row: dual for row, dual in rows.items() if dual != 0}, cuts)
+
+    def _cut(self, number: int, chosen: np.ndarray) -> Cut:
+        """One object for each inequality, however many leaves have it."""
+        key = (number, np.packbits(chosen).tobytes())
+        return self._known.setdefault(key, Cut(number, chosen))
+
+
+@dataclass(frozen=True, eq=False)
+class _Numbers:
+    """One node's side of a level."""
+
+    parts: Array
+    through: Array
+    push: Array
+    chosen: np.ndarray
+
+
+def _numbers(node: int, own: Multipliers, use: Use, push: Tensor) -> _Numbers:
+    parts, through, pushed = (part[node].cpu().numpy() for part in (use.parts, use.through, push))
+    return _Numbers(parts, through, pushed, own.chosen[node].cpu().numpy())
+
+
+def _first_rows(model: Model) -> dict[int, int]:
+    """By a neuron's column: where its rows begin."""
+    first: dict[int, int] = {}
+    for at, row in enumerate(model.program.rows[: model.base]):
+        first.setdefault(row.owner, at)
+    return first
