@@ -4,7 +4,8 @@
    solutions are where the search goes on from.
 2. If any neuron resists: the ranges of the neurons that it depends on are tightened by programs of their own,
    layer by layer, from the first. Each is a smaller problem, and every reader profits.
-3. Trees for the rest, all grown in turn by ever more nodes.
+3. Trees for the rest, all grown in turn by ever more nodes: their roots are solved as programs, and from
+   there many nodes at a time are bounded by gradient steps.
 
 All programs of a round start from the same ranges and are merged in order, so the outcome depends on how far
 the time reaches, but not on how many run at once.
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 _DIVE_SECONDS = 5.0
 _TIGHTEN_ROUNDS = 4
 _FIRST_NODES = 8
+_WIDE_NODES = 64
+_TREE_DEPTH = 4
+"""Layers before the neuron that are in the program of a tree."""
 _CHUNK = 32
 _ALL = 10**6
 _HEAVY = 0.9
@@ -221,28 +225,36 @@ class Programs:
         for want in self._wanted():
             if self.deadline.passed:  # a tree takes time to plant, and there may be hundreds
                 return
-            tree = self._planted(ranges, want, 3)
+            tree = self._planted(ranges, want, _TREE_DEPTH)
             if tree is not None:
                 trees.append((want, tree))
-        nodes = _FIRST_NODES
+        nodes = _WIDE_NODES
         while trees and not self.deadline.passed:
-            trees = self._turn(trees, nodes)
+            trees = self._turn(trees, nodes, wide=True)
             nodes *= 4
 
-    def _turn(self, trees: list[tuple[Wanted, Tree]], nodes: int) -> list[tuple[Wanted, Tree]]:
+    def _turn(
+        self, trees: list[tuple[Wanted, Tree]], nodes: int, *, wide: bool = False
+    ) -> list[tuple[Wanted, Tree]]:
         """Grow every tree by so many nodes, and search on from what they propose; what is still open.
 
-        A tree that leads nowhere is planted again with all layers.
+        A tree that leads nowhere is planted again with all layers. A ``wide`` turn takes many nodes of a tree
+        at once, on the cascade's device, and has jobs left over work on the same tree.
         """
-        self._phase = f"turn of {nodes}"
+        self._phase = f"{'wide ' if wide else ''}turn of {nodes}"
         share = self._share(len(trees)) if len(trees) > self.jobs else math.inf
+        device, helpers = self.cascade.region.lo.device, max(1, self.jobs // len(trees))
 
         def grow(pair: tuple[Wanted, Tree]) -> Tree:
-            if not pair[1].ahead:
-                pair[1].inputs.clear()
-            _grown(pair[1], nodes, self.deadline.within(share))
-            _written(pair[1])
-            return pair[1]
+            tree, deadline = pair[1], self.deadline.within(share)
+            if not tree.ahead:
+                tree.inputs.clear()
+            if not wide:
+                _grown(tree, nodes, deadline)
+            elif tree.root is not None or _grown(tree, 1, deadline):
+                _spread(tree, nodes, deadline, device, helpers)
+            _written(tree)
+            return tree
 
         spread(grow, trees, self.jobs, self.deadline, lambda _, tree: self._keep(tree))
         self._search([tree for wanted, tree in trees if self._open(wanted)])
@@ -255,6 +267,13 @@ class Programs:
                 elif tree.depth < _ALL and not self.deadline.passed:
                     left.append((wanted, self._planted(ranges, wanted, _ALL)))
         return [(wanted, tree) for wanted, tree in left if tree is not None]
+
+
+def _spread(tree: Tree, nodes: int, deadline: Deadline, device: torch.device, jobs: int) -> None:
+    try:
+        tree.spread(nodes, deadline, device, jobs)
+    except RuntimeError:  # a device without memory, say, decides nothing
+        tree.dead = True
 
 
 def _written(tree: Tree) -> None:

@@ -6,7 +6,8 @@ the program's rows, and only counts if its bound, evaluated with rounding, says 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +21,7 @@ from relutrim.prove.hull.cuts import Cut
 from relutrim.prove.hull.dual import FIRST_CUT, SLOTS, Dual, Multipliers, Use
 from relutrim.prove.hull.model import Model
 from relutrim.prove.hull.proof import Leaf, evaluate
+from relutrim.prove.parallel import spread
 
 _STEPS = (30, 30)
 """Steps before and after new inequalities."""
@@ -28,6 +30,8 @@ _FINE = 3e-4
 _BYTES = {"cpu": 3e7, "cuda": 1e9}
 """What the inequalities of one batch may take."""
 _NODES = 1024
+_BATCHES = 2
+"""Batches of one step, whatever the number of jobs: the tree does not depend on it."""
 
 
 @dataclass(eq=False)
@@ -66,56 +70,84 @@ class Thicket:
         size *= torch.finfo(self._dual.dtype).bits // 8
         self.width = int(min(max(_BYTES.get(self.device.type, 3e7) // size, 8), _NODES))
 
-    def step(self, most: int, deadline: Deadline) -> list[Leaf]:
-        """Work on up to so many nodes; the leaves that are closed."""
-        count = min(most, self.width, len(self.open))
+    def step(self, most: int, deadline: Deadline, jobs: int = 1) -> list[Leaf]:
+        """Work on up to so many nodes, in batches, of which several can run at once; the leaves that are
+        closed. Nodes that time does not reach, or that an error interrupts, wait on.
+        """
+        before = (self.open, self._stack, self.nodes, self.stuck)
+        count = min(most, _BATCHES * self.width, len(self.open))
         states, self.open = self.open[-count:], self.open[:-count]
-        batch = [own[-count:] for own in self._stack]
+        stack = [own[-count:] for own in self._stack]
         self._stack = [own[:-count] for own in self._stack]
+        chunks = [slice(at, at + self.width) for at in range(0, count, self.width)]
         closed: list[Leaf] = []
-        bound = costs = torch.zeros(0)
+        begun = 0
+
+        def work(chunk: slice) -> _Worked:
+            with _one_thread():
+                return self._work(states[chunk], [own[chunk] for own in stack], deadline)
+
+        def done(chunk: slice, worked: _Worked) -> None:
+            nonlocal begun
+            begun += 1
+            closed.extend(worked.closed)
+            if worked.states:
+                self._note(worked)
+                self._split(worked) if worked.whole else self._put(worked.states, worked.batch)
+            if worked.whole:
+                self.nodes += len(states[chunk])
+
+        try:
+            spread(work, chunks, jobs, deadline, done)
+        except BaseException:
+            self.open, self._stack, self.nodes, self.stuck = before
+            raise
+        for chunk in chunks[begun:]:
+            self._put(states[chunk], [own[chunk] for own in stack])
+        return closed
+
+    def _work(
+        self, states: list[dict[int, bool]], batch: Sequence[Multipliers], deadline: Deadline
+    ) -> _Worked:
+        closed: list[Leaf] = []
+        bound = costs = point = torch.zeros(0)
         for steps in _STEPS:
             marks = self._states(states)
             found = climb(self._dual, batch, marks, steps, self._enough, deadline)
             leaves = self._leaves(found.batch, states, (found.bound > self._enough).cpu())
             closed += [leaf for leaf in leaves if leaf is not None]
-            left = torch.tensor([i for i, leaf in enumerate(leaves) if leaf is None], dtype=torch.int64)
-            states, at = [states[i] for i in left.tolist()], left.to(self.device)
-            batch, bound = [own[at] for own in found.batch], found.bound[at]
+            left = [i for i, leaf in enumerate(leaves) if leaf is None]
+            states, at = [states[i] for i in left], torch.tensor(left, dtype=torch.int64, device=self.device)
+            batch, bound, point = [own[at] for own in found.batch], found.bound[at], found.point[at]
             if not states:
                 break
-            costs, batch = look(self._dual, batch, [mark[at] for mark in marks], found.point[at])
-            self._note(found.point[at], bound)
+            costs, batch = look(self._dual, batch, [mark[at] for mark in marks], point)
             if deadline.passed:
-                self._put(states, batch)
-                return closed
-        self.nodes += count
-        if states:
-            self._split(states, batch, bound, costs)
-        return closed
+                return _Worked(closed, states, list(batch), bound, costs, point, whole=False)
+        return _Worked(closed, states, list(batch), bound, costs, point, whole=True)
 
-    def _split(
-        self, states: list[dict[int, bool]], batch: list[Multipliers], bound: Tensor, costs: Tensor
-    ) -> None:
+    def _split(self, worked: _Worked) -> None:
         """Put two nodes on the stack for each that is left, those next to being closed on top."""
         numbers = [number for level in self._dual.levels for number in level.numbers]
-        highest, chosen = (part.tolist() for part in costs.max(1))
-        order = [i for i in bound.argsort().tolist() if highest[i] >= 0]
-        whole = [i for i in range(len(states)) if highest[i] < 0]
-        if whole:  # every state is fixed, and yet it is not closed
+        highest, chosen = (part.tolist() for part in worked.costs.max(1))
+        order = [i for i in worked.bound.argsort().tolist() if highest[i] >= 0]
+        fixed = [i for i in range(len(worked.states)) if not highest[i] >= 0]
+        if fixed:  # every state is, and yet it is not closed
             self.stuck = True
-            self._put([states[i] for i in whole], [own[torch.tensor(whole)] for own in batch])
-        children = [{**states[i], numbers[chosen[i]]: on} for i in order for on in (False, True)]
+            at = torch.tensor(fixed, device=self.device)
+            self._put([worked.states[i] for i in fixed], [own[at] for own in worked.batch])
+        children = [{**worked.states[i], numbers[chosen[i]]: on} for i in order for on in (False, True)]
         at = torch.tensor(order, dtype=torch.int64, device=self.device)
-        self._put(children, [own[at].repeated(2) for own in batch])
+        self._put(children, [own[at].repeated(2) for own in worked.batch])
 
     def _put(self, states: list[dict[int, bool]], batch: list[Multipliers]) -> None:
         self.open = [*self.open, *states]
         self._stack = [own.behind(under) for own, under in zip(batch, self._stack, strict=True)]
 
-    def _note(self, points: Tensor, bound: Tensor) -> None:
+    def _note(self, worked: _Worked) -> None:
         self.point = np.zeros(len(self.model.ends[0]))
-        self.point[self._dual.free.cpu().numpy()] = points[int(bound.argmin())].cpu().double().numpy()
+        weakest = worked.point[int(worked.bound.argmin())]
+        self.point[self._dual.free.cpu().numpy()] = weakest.double().cpu().numpy()
 
     def _states(self, cases: Sequence[Mapping[int, bool]]) -> list[Tensor]:
         """1, -1 and 0 for on, off and free, ``[nodes, neurons]`` for each level."""
@@ -225,6 +257,32 @@ class Thicket:
         """One object for each inequality, however many leaves have it."""
         key = (number, np.packbits(chosen).tobytes())
         return self._known.setdefault(key, Cut(number, chosen))
+
+
+@dataclass(frozen=True, eq=False)
+class _Worked:
+    """What became of a batch: leaves, and the nodes that are left, with where their bounds are attained and
+    what their neurons cost there. Not ``whole`` if time was up.
+    """
+
+    closed: list[Leaf]
+    states: list[dict[int, bool]]
+    batch: list[Multipliers]
+    bound: Tensor
+    costs: Tensor
+    point: Tensor
+    whole: bool
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The products are small: threads would wait for one another most of the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True, eq=False)

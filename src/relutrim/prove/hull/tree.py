@@ -91,18 +91,20 @@ class Tree:
             if self.watch is not None:
                 self.watch(self, False)
 
-    def spread(self, nodes: int, deadline: Deadline, device: torch.device) -> None:
+    def spread(self, nodes: int, deadline: Deadline, device: torch.device, jobs: int = 1) -> None:
         """Work on up to so many more nodes, many at a time, from the root's solution on."""
+        known = min(nodes, self.ahead)
+        self.ahead -= known
         if self._thicket is None:
             root = self._leaf_of_root()
             if root is None:
                 self.dead = True
                 return
             self._thicket = Thicket(self.model, root, self._open, device)
-        thicket, until = self._thicket, self.nodes + nodes
+        thicket, until = self._thicket, self.nodes + nodes - known
         while self.nodes < until and not (self.closed or self.dead or deadline.passed):
             before = thicket.nodes
-            self._leaves += thicket.step(until - self.nodes, deadline)
+            self._leaves += thicket.step(until - self.nodes, deadline, jobs)
             self._open, self.dead = thicket.open, thicket.stuck
             self.nodes += thicket.nodes - before
             if thicket.point is not None:
