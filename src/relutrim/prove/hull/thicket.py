@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -211,21 +211,25 @@ class Thicket:
         """Leaves with a proven bound of at least 0, where one is likely; None for others."""
         found: list[Leaf | None] = [None] * len(states)
         which = likely.nonzero().flatten()
-        if not len(which):
-            return found
-        at = which.to(self.device)
+        if len(which):
+            at = which.to(self.device)
+            drafts = self.as_leaves([own[at] for own in batch], [states[i] for i in which.tolist()])
+            for number, leaf in zip(which.tolist(), drafts, strict=True):
+                (bound,) = evaluate(self.model, [leaf])
+                if bound >= 0:
+                    found[number] = replace(leaf, bound=bound)
+        return found
+
+    def as_leaves(self, batch: Sequence[Multipliers], states: Sequence[dict[int, bool]]) -> list[Leaf]:
+        """Leaves with these multipliers, whatever their bounds are."""
         exact = self._exact
-        own = [part[at].to(exact.dtype) for part in batch]
-        cases = [states[i] for i in which.tolist()]
-        uses = exact.run(own, self._states(cases), exact.prepared(own)).uses
+        own = [part.to(exact.dtype) for part in batch]
+        uses = exact.run(own, self._states(states), exact.prepared(own)).uses
         pushes = [part.push * scale for part, scale in zip(own, exact.scales, strict=True)]
         sides = list(zip(own, uses, pushes, strict=True))
-        for k, number in enumerate(which.tolist()):
-            leaf = self._leaf(cases[k], [_numbers(k, *side) for side in sides])
-            (bound,) = evaluate(self.model, [leaf])
-            if bound >= 0:
-                found[number] = Leaf(leaf.states, bound, leaf.rows, leaf.cuts)
-        return found
+        return [
+            self._leaf(case, [_numbers(node, *side) for side in sides]) for node, case in enumerate(states)
+        ]
 
     def _leaf(self, states: dict[int, bool], levels: Sequence[_Numbers]) -> Leaf:
         """The multipliers of the program's rows that leans, mixtures and pushes come to."""

@@ -1,0 +1,177 @@
+"""Many nodes of a tree at once: bounds that hold, leaves that are what they say, and nothing lost when time
+is up or something breaks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import strategies
+from relutrim.domain import Box
+from relutrim.network import Linear, Network, Node, Output, Port, Relu
+from relutrim.prove.cascade import Cascade
+from relutrim.prove.deadline import Deadline
+from relutrim.prove.hull import thicket as module
+from relutrim.prove.hull.dual import FIRST_CUT, SLOTS, Multipliers
+from relutrim.prove.hull.model import Goal, Model
+from relutrim.prove.hull.proof import Leaf, covers, evaluate
+from relutrim.prove.hull.thicket import Thicket
+from relutrim.prove.hull.tree import Tree
+from test_hull import bounded, open_ends, open_neurons, slow, true_bound
+
+CPU = torch.device("cpu")
+
+
+def spread(tree: Tree, nodes: int = 256, seconds: float = 5, jobs: int = 1) -> Tree:
+    tree.grow(1, Deadline(seconds))
+    if not tree.closed and not tree.dead:
+        tree.spread(nodes, Deadline(seconds), CPU, jobs)
+    return tree
+
+
+@slow
+@given(strategies.problems(max_layers=3), st.sampled_from([1, 2, 99]))
+def test_bounds_never_exceed_the_exact_minimum_and_are_proved_again(problem, depth):
+    cascade = bounded(problem)
+    for relu, neuron, sign, least in open_ends(cascade, problem[1].polytope):
+        tree = spread(Tree(cascade.backward, relu.inputs[0], neuron, sign, depth))
+        assert true_bound(tree.lower, least)
+        if tree.closed:
+            assert tree.proof.check(cascade.backward) >= 0
+
+
+@slow
+@given(strategies.problems(max_layers=2, max_neurons=6))
+def test_many_nodes_prove_what_has_a_margin(problem):
+    cascade = bounded(problem)
+    for relu, neuron, sign, least in open_ends(cascade, problem[1].polytope):
+        tree = Tree(cascade.backward, relu.inputs[0], neuron, sign)
+        if least > 1e-3 and tree.model.slack < 1e-9 and not problem[1].matrix.size:
+            spread(tree, 512)
+            assert tree.closed
+
+
+@slow
+@given(strategies.problems(max_layers=3), st.randoms(use_true_random=False))
+def test_multipliers_of_rows_come_to_the_bound_that_leans_and_mixtures_have(problem, random):
+    """With any states, leans, mixtures, pushes and subsets: the leaf is the same Lagrangian."""
+    cascade = bounded(problem)
+    numbers = np.random.default_rng(random.randrange(2**32))
+    for relu, neuron in open_neurons(cascade)[:3]:
+        goal = Goal.of(cascade.backward, relu.inputs[0], neuron, 1.0, 99)
+        model = Model(cascade.backward, goal)
+        if not model.both:
+            continue
+        thicket = Thicket(model, Leaf({}, -1e-9), [{}], CPU)
+        dual = thicket._exact
+        batch = [
+            Multipliers(
+                torch.tensor(numbers.uniform(size=(1, len(level.numbers)))),
+                torch.tensor(numbers.uniform(size=(1, FIRST_CUT + SLOTS, len(level.numbers)))),
+                torch.tensor(numbers.uniform(size=(1, len(level.numbers)))),
+                torch.tensor(numbers.uniform(size=(1, SLOTS, *level.weight.shape)) < 0.5),
+            )
+            for level in dual.levels
+        ]
+        states = {number: bool(random.getrandbits(1)) for number in model.both if random.random() < 0.4}
+        bound = float(dual.run(batch, thicket._states([states]), dual.prepared(batch)).bound)
+        (again,) = evaluate(model, thicket.as_leaves(batch, [states]))
+        size = float(np.abs(model.program.cost).sum()) + abs(bound) + abs(model.program.offset)
+        largest = max(np.abs(model.ends[0]).max(), np.abs(model.ends[1]).max(), 1.0)
+        assert again == pytest.approx(bound, abs=1e-6 * size * largest + 100 * model.slack)
+
+
+def planted() -> Tree:
+    """A tree of a neuron that is almost stable, so that some of its leaves close and others do not."""
+    random = np.random.default_rng(3)
+    first = Linear(random.normal(size=(8, 4)), random.normal(size=8) / 4)
+    second = Linear(random.normal(size=(8, 8)), random.normal(size=8) / 4)
+    third = Linear(random.normal(size=(1, 8)), np.zeros(1))
+    network = Network(
+        Port("x", (4,)),
+        (
+            Node("a", first, ("x",)),
+            Node("r", Relu(), ("a",)),
+            Node("b", second, ("r",)),
+            Node("s", Relu(), ("b",)),
+            Node("c", third, ("s",)),
+            Node("t", Relu(), ("c",)),
+        ),
+        (Output("y", "t"),),
+    )
+    cascade = Cascade(Box(-1, 1).fit(network), Deadline())
+    cascade.bound(search=False)
+    tree = Tree(cascade.backward, "c", 0, 1.0)
+    tree.model.program.offset -= tree.model.ends[0].min()  # no longer this network's, but a tree all the same
+    tree.grow(1, Deadline(5))
+    return tree
+
+
+def leaves(tree: Tree) -> list[dict[int, bool]]:
+    return [dict(leaf.states) for leaf in tree._leaves]
+
+
+def test_the_tree_does_not_depend_on_jobs(monkeypatch):
+    monkeypatch.setattr(module, "_NODES", 2)
+    one, three = planted(), planted()
+    one.spread(64, Deadline(20), CPU, 1)
+    three.spread(64, Deadline(20), CPU, 3)
+    assert one.nodes == three.nodes > 2
+    assert leaves(one) == leaves(three)
+    assert one._open == three._open
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 3, 5])
+def test_time_that_is_up_leaves_every_case_to_somebody(monkeypatch, calls):
+    monkeypatch.setattr(module, "_NODES", 2)
+    tree, deadline, seen = planted(), Deadline(1e9), []
+    original = module.climb
+
+    def climb(*arguments):
+        seen.append(1)
+        if len(seen) > calls:
+            deadline.call_off()
+        return original(*arguments)
+
+    monkeypatch.setattr(module, "climb", climb)
+    tree.spread(64, deadline, CPU)
+    assert covers([*leaves(tree), *tree._open])
+
+
+@pytest.mark.parametrize("calls", [0, 1, 3])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_what_breaks_off_leaves_every_case_to_somebody(monkeypatch, calls, error):
+    monkeypatch.setattr(module, "_NODES", 2)
+    tree, seen = planted(), []
+    original = module.climb
+
+    def climb(*arguments):
+        seen.append(1)
+        if len(seen) > calls:
+            raise error
+        return original(*arguments)
+
+    monkeypatch.setattr(module, "climb", climb)
+    with pytest.raises(error):
+        tree.spread(64, Deadline(20), CPU)
+    assert covers([*leaves(tree), *tree._open])
+    assert tree._open == tree._thicket.open
+
+
+def test_a_bound_that_is_only_claimed_closes_nothing(monkeypatch):
+    """Steps that pretend to have reached any bound: what counts is the bound with rounding."""
+    original = module.climb
+
+    def climb(*arguments):
+        found = original(*arguments)
+        return found._replace(bound=torch.full_like(found.bound, 1e9))
+
+    tree = planted()
+    monkeypatch.setattr(module, "climb", climb)
+    tree.spread(8, Deadline(20), CPU)
+    assert all(leaf.bound >= 0 for leaf in tree._leaves)
+    assert not leaves(tree) or min(evaluate(tree.model, tree._leaves)) >= 0
