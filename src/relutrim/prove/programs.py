@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 _DIVE_SECONDS = 5.0
 _TIGHTEN_ROUNDS = 4
 _FIRST_NODES = 8
+_TURNS = (8, 32, 128)
+"""Nodes of the turns in which trees of small programs grow node by node."""
+_SMALL = 25_000
+"""A program with no more entries than this is solved in hundredths of a second."""
 _WIDE_NODES = 64
 _TREE_DEPTH = 4
 """Layers before the neuron that are in the program of a tree."""
@@ -219,19 +223,28 @@ class Programs:
         return tree
 
     def _trees(self) -> None:
-        """Branch and bound for all that is left, in turns."""
+        """Branch and bound for all that is left, in turns: node by node where programs are small, then many
+        nodes at a time over more layers.
+        """
+        trees = self._plant(3, _SMALL)
+        for nodes in _TURNS:
+            trees = self._turn(trees, nodes) if trees else []
+        trees, nodes = self._plant(_TREE_DEPTH), _WIDE_NODES
+        while trees and not self.deadline.passed:
+            trees = self._turn(trees, nodes, wide=True)
+            nodes *= 4
+
+    def _plant(self, depth: int, largest: float = math.inf) -> list[tuple[Wanted, Tree]]:
+        """Trees over the ranges as they are now, of all that is open and whose program is not too large."""
         ranges = self._frozen()
         trees: list[tuple[Wanted, Tree]] = []
         for want in self._wanted():
             if self.deadline.passed:  # a tree takes time to plant, and there may be hundreds
-                return
-            tree = self._planted(ranges, want, _TREE_DEPTH)
-            if tree is not None:
+                return []
+            tree = self._planted(ranges, want, depth)
+            if tree is not None and tree.model.program.entries <= largest:
                 trees.append((want, tree))
-        nodes = _WIDE_NODES
-        while trees and not self.deadline.passed:
-            trees = self._turn(trees, nodes, wide=True)
-            nodes *= 4
+        return trees
 
     def _turn(
         self, trees: list[tuple[Wanted, Tree]], nodes: int, *, wide: bool = False
