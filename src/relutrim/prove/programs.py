@@ -36,9 +36,9 @@ _DIVE_SECONDS = 5.0
 _TIGHTEN_ROUNDS = 4
 _FIRST_NODES = 8
 _TURNS = (8, 32, 128)
-"""Nodes of the turns in which trees of small programs grow node by node."""
-_SMALL = 25_000
-"""A program with no more entries than this is solved in hundredths of a second."""
+"""Nodes of the turns in which trees grow node by node."""
+_TURN_SECONDS = 15.0
+"""What a tree has for one such turn."""
 _WIDE_NODES = 64
 _TREE_DEPTH = 4
 """Layers before the neuron that are in the program of a tree."""
@@ -223,31 +223,37 @@ class Programs:
         return tree
 
     def _trees(self) -> None:
-        """Branch and bound for all that is left, in turns: node by node where programs are small, then many
-        nodes at a time over more layers.
+        """Branch and bound for all that is left, in turns: node by node for a while, which is quick where
+        programs are small and goes straight down to inputs that are witnesses, then many nodes at a time over
+        more layers.
         """
-        trees = self._plant(3, _SMALL)
+        trees = self._plant(3)
         for nodes in _TURNS:
-            trees = self._turn(trees, nodes) if trees else []
+            trees = self._turn(trees, nodes, seconds=_TURN_SECONDS) if trees else []
         trees, nodes = self._plant(_TREE_DEPTH), _WIDE_NODES
         while trees and not self.deadline.passed:
             trees = self._turn(trees, nodes, wide=True)
             nodes *= 4
 
-    def _plant(self, depth: int, largest: float = math.inf) -> list[tuple[Wanted, Tree]]:
-        """Trees over the ranges as they are now, of all that is open and whose program is not too large."""
+    def _plant(self, depth: int) -> list[tuple[Wanted, Tree]]:
+        """Trees of all that is open, over the ranges as they are now."""
         ranges = self._frozen()
         trees: list[tuple[Wanted, Tree]] = []
         for want in self._wanted():
             if self.deadline.passed:  # a tree takes time to plant, and there may be hundreds
                 return []
             tree = self._planted(ranges, want, depth)
-            if tree is not None and tree.model.program.entries <= largest:
+            if tree is not None:
                 trees.append((want, tree))
         return trees
 
     def _turn(
-        self, trees: list[tuple[Wanted, Tree]], nodes: int, *, wide: bool = False
+        self,
+        trees: list[tuple[Wanted, Tree]],
+        nodes: int,
+        *,
+        seconds: float = math.inf,
+        wide: bool = False,
     ) -> list[tuple[Wanted, Tree]]:
         """Grow every tree by so many nodes, and search on from what they propose; what is still open.
 
@@ -255,7 +261,7 @@ class Programs:
         at once, on the cascade's device, and has jobs left over work on the same tree.
         """
         self._phase = f"{'wide ' if wide else ''}turn of {nodes}"
-        share = self._share(len(trees)) if len(trees) > self.jobs else math.inf
+        share = min(seconds, self._share(len(trees)) if len(trees) > self.jobs else math.inf)
         device, helpers = self.cascade.region.lo.device, max(1, self.jobs // len(trees))
 
         def grow(pair: tuple[Wanted, Tree]) -> Tree:

@@ -73,11 +73,6 @@ class Program:
         )
         self.rows += rows
 
-    @property
-    def entries(self) -> int:
-        """How many numbers its rows have."""
-        return sum(len(row.columns) for row in self.rows)
-
     def purge(self, keep: int, duals: Array) -> list[int]:
         """Drop rows behind the first ``keep`` that carry no dual: cuts that no longer cut.
 

@@ -30,14 +30,16 @@ _FINE = 3e-4
 _BYTES = {"cpu": 3e7, "cuda": 1e9}
 """What the inequalities of one batch may take."""
 _NODES = 1024
+_POINTS = 32
+"""Nodes of a batch whose points are kept."""
 _BATCHES = 2
 """Batches of one step, whatever the number of jobs: the tree does not depend on it."""
 
 
 @dataclass(eq=False)
 class Thicket:
-    """``open`` are the states of the nodes that wait, the next ones last; ``point`` is where the weakest
-    bound of the last batch is attained, by columns of the program.
+    """``open`` are the states of the nodes that wait, the next ones last; ``points`` are where the bounds of
+    the last step's nodes are attained, one a row, by columns of the program, the weakest last.
     """
 
     model: Model
@@ -45,7 +47,7 @@ class Thicket:
     open: list[dict[int, bool]]
     device: torch.device
     nodes: int = 0
-    point: Array | None = None
+    points: Array = field(init=False)
     stuck: bool = False
     """Whether a node is open that has nothing to split."""
     _known: dict[tuple[int, bytes], Cut] = field(default_factory=dict)
@@ -75,6 +77,7 @@ class Thicket:
         closed. Nodes that time does not reach, or that an error interrupts, wait on.
         """
         before = (self.open, self._stack, self.nodes, self.stuck)
+        self.points = np.zeros((0, len(self.model.ends[0])))
         count = min(most, _BATCHES * self.width, len(self.open))
         states, self.open = self.open[-count:], self.open[:-count]
         stack = [own[-count:] for own in self._stack]
@@ -145,9 +148,10 @@ class Thicket:
         self._stack = [own.behind(under) for own, under in zip(batch, self._stack, strict=True)]
 
     def _note(self, worked: _Worked) -> None:
-        self.point = np.zeros(len(self.model.ends[0]))
-        weakest = worked.point[int(worked.bound.argmin())]
-        self.point[self._dual.free.cpu().numpy()] = weakest.double().cpu().numpy()
+        order = worked.bound.argsort(descending=True)[-_POINTS:]
+        points = np.zeros((len(order), len(self.model.ends[0])))
+        points[:, self._dual.free.cpu().numpy()] = worked.point[order].double().cpu().numpy()
+        self.points = np.concatenate([self.points, points])
 
     def _states(self, cases: Sequence[Mapping[int, bool]]) -> list[Tensor]:
         """1, -1 and 0 for on, off and free, ``[nodes, neurons]`` for each level."""

@@ -107,8 +107,8 @@ class Tree:
             self._leaves += thicket.step(until - self.nodes, deadline, jobs)
             self._open, self.dead = thicket.open, thicket.stuck
             self.nodes += thicket.nodes - before
-            if thicket.point is not None:
-                self._note(thicket.point)
+            for point in thicket.points:
+                self._note(point)
             if self.closed:
                 self._conclude()
             if self.watch is not None:
