@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test lint format bench docs wheel clean
+.PHONY: demo test lint format bench attack docs wheel clean
 
 demo: $(STAMP)
 	$(BIN)/relutrim demo
@@ -34,6 +34,12 @@ bench: $(STAMP_DEV)
 	$(BIN)/python -m benchmarks.kill --section kill
 	$(BIN)/python -m benchmarks.certificates --section certificates
 	$(BIN)/python -m benchmarks.neighbours --section neighbours
+
+# Valid certificates and models with one thing changed, against the checker.
+COUNT ?= 10000
+SEED ?= 0
+attack: $(STAMP_DEV)
+	$(BIN)/python -m benchmarks.attack --count $(COUNT) --seed $(SEED)
 
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"

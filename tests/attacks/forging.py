@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from relutrim.certificate.check.archive import DTYPES, SCHEMA, sha256
 from relutrim.certificate.check.domain import Domain
 from relutrim.certificate.check.equal import Comparison, Hint
 from relutrim.errors import RelutrimError
+from relutrim.formats.onnx.read import network_from_proto
+from relutrim.network import Network
 
 NAMES = {np.dtype(code): name for name, code in DTYPES.items()}
 
@@ -39,6 +42,12 @@ def onnx_of(
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     return bytes(made.SerializeToString())
+
+
+@lru_cache(maxsize=256)
+def network_of(content: bytes) -> Network:
+    """A model as the package reads it, which is not how the checker does."""
+    return network_from_proto(onnx.ModelProto.FromString(content))
 
 
 def repacked(document: dict[str, Any], arrays: dict[str, np.ndarray], others: dict[str, bytes]) -> bytes:
@@ -96,7 +105,7 @@ def forged(
         "domain.rows": np.zeros((0, len(lo))),
         "domain.lower": np.zeros(0),
         "domain.upper": np.zeros(0),
-        "bound": np.full(graphs[0].sizes[graphs[0].outputs[0].value], bound),
+        "output0.bound": np.full(graphs[0].sizes[graphs[0].outputs[0].value], bound),
     }
     texts = {}
     for key, hints in (("layers", model_hints), ("out_layers", out_hints)):
@@ -117,7 +126,7 @@ def forged(
         "domain": ends | {"mean": None, "std": None},
         **texts,
         "proofs": [],
-        "outputs": [{"bound": "bound"}],
+        "outputs": [{"bound": "output0.bound"}],
     }
     return repacked(document, arrays, {})
 
@@ -155,4 +164,14 @@ def accepted(model: bytes, out: bytes, certificate: bytes, **options: Any) -> bo
     return True
 
 
-__all__ = ["accepted", "forged", "hint_of", "onnx", "onnx_of", "repacked", "smallest_bound", "unpacked"]
+__all__ = [
+    "accepted",
+    "forged",
+    "hint_of",
+    "network_of",
+    "onnx",
+    "onnx_of",
+    "repacked",
+    "smallest_bound",
+    "unpacked",
+]

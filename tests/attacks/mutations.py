@@ -22,7 +22,7 @@ from onnx import numpy_helper
 from attacks.forging import repacked
 from attacks.victims import Victim
 from certifying import entries, packed
-from relutrim.certificate.check import Asked, read_front
+from relutrim.certificate.check import Asked
 from relutrim.certificate.check.archive import sha256
 
 Rng: TypeAlias = np.random.Generator
@@ -149,14 +149,6 @@ def another_size(rng: Rng, victim: Victim) -> Mutant | None:
 
 
 @mutation
-def move_multiplier(rng: Rng, victim: Victim) -> Mutant | None:
-    if "proof.values" not in victim.arrays or not victim.arrays["proof.values"].size:
-        return None
-    factor = float(rng.choice([-1.0, 0.0, 0.5, 2.0, 1e10, 1e308, -1e308]))
-    return changed(rng, victim, "proof.values", lambda old: old * factor)
-
-
-@mutation
 def move_any_number(rng: Rng, victim: Victim) -> Mutant | None:
     name = one(rng, victim)
     assert name is not None
@@ -191,115 +183,6 @@ def tighten_bound_away(rng: Rng, victim: Victim) -> Mutant | None:
 def tighten_slack(rng: Rng, victim: Victim) -> Mutant | None:
     at = int(rng.integers(len(victim.document["layers"])))
     return rewritten(victim, lambda d, _: d["layers"][at].update(slack=float(rng.choice([-1.0, 0.0]))))
-
-
-# Proofs.
-
-
-def _with_proofs(victim: Victim, change: Callable[[dict[str, Any], dict[str, np.ndarray]], Any]) -> Mutant:
-    """Arrays for proofs made where there are none."""
-
-    def both(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        size = arrays["domain.lo"].size
-        shapes = {"rows": (0, 3), "cuts": (0, 5), "subset": (0,), "at": (0,), "states": (0, 3), "part": (0,)}
-        for name, shape in shapes.items():
-            arrays.setdefault(f"proof.{name}", np.zeros(shape, "<i4"))
-        for name, shape in {"values": (0,), "lo": (0, size), "hi": (0, size)}.items():
-            arrays.setdefault(f"proof.{name}", np.zeros(shape))
-        change(document, arrays)
-
-    return rewritten(victim, both)
-
-
-@mutation
-def drop_leaf(rng: Rng, victim: Victim) -> Mutant | None:
-    trees = [k for k, proof in enumerate(victim.document["proofs"]) if len(proof.get("leaves", ())) > 1]
-    if not trees:
-        return None
-    at = int(rng.choice(trees))
-    leaf = int(rng.integers(len(victim.document["proofs"][at]["leaves"])))
-    return rewritten(victim, lambda d, _: d["proofs"][at]["leaves"].pop(leaf))
-
-
-@mutation
-def break_proof(rng: Rng, victim: Victim) -> Mutant | None:
-    """A stretch, a unit, a layer, a sign or a kind that is another."""
-    if not victim.document["proofs"]:
-        return None
-    at = int(rng.integers(len(victim.document["proofs"])))
-    keys = sorted(victim.document["proofs"][at])
-    key = str(rng.choice(keys))
-    number = int(rng.choice([-(10**20), -1, 0, 1, 2, 3, 10**6, 10**20]))
-    pair = [number, int(rng.choice([-1, 0, 1, 2, 7, 10**20]))]
-
-    def change(document: dict[str, Any], _: Any) -> None:
-        old = document["proofs"][at][key]
-        document["proofs"][at][key] = pair if isinstance(old, list) else number
-
-    return rewritten(victim, change)
-
-
-@mutation
-def remove_proof(rng: Rng, victim: Victim) -> Mutant | None:
-    if not victim.document["proofs"]:
-        return None
-    at = int(rng.integers(len(victim.document["proofs"])))
-    return rewritten(victim, lambda d, _: d["proofs"].pop(at))
-
-
-def _lie(victim: Victim, layer: int, unit: int, kind: int) -> Callable[[dict[str, Any], Any], None]:
-    """A unit of MODEL called linear or zero, without any slack."""
-
-    def change(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        arrays[document["layers"][layer]["kind"]][unit] = kind
-
-    return change
-
-
-@mutation
-def half_a_tree(rng: Rng, victim: Victim) -> Mutant | None:
-    """A proof for a unit that looks at one state of an earlier one only."""
-    layers = victim.document["layers"]
-    if len(layers) < 2:
-        return None
-    layer = int(rng.integers(1, len(layers)))
-    unit, other = int(rng.integers(layers[layer]["size"])), int(rng.integers(layers[layer - 1]["size"]))
-    sign, on = int(rng.choice([1, -1])), int(rng.integers(2))
-
-    def change(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        at = len(arrays["proof.states"])
-        state = np.array([[layer - 1, other, on]], "<i4")
-        arrays["proof.states"] = np.concatenate([arrays["proof.states"], state])
-        leaf = {"states": [at, at + 1], "duals": [0, 0], "empty": False}
-        entry = {"layer": layer, "unit": unit, "sign": sign, "rows": [0, 0], "cuts": [0, 0], "leaves": [leaf]}
-        document["proofs"].append(entry)
-        _lie(victim, layer, unit, 1 if sign > 0 else 2)(document, arrays)
-
-    return _with_proofs(victim, change)
-
-
-@mutation
-def a_part_for_the_whole(rng: Rng, victim: Victim) -> Mutant | None:
-    """A proof for a unit by a box that is a small part of the domain."""
-    layers = victim.document["layers"]
-    layer = int(rng.integers(len(layers)))
-    unit = int(rng.integers(layers[layer]["size"]))
-    lo, hi = victim.arrays["domain.lo"], victim.arrays["domain.hi"]
-    point = lo + (hi - lo) * rng.random(lo.size)
-    graph = read_front(victim.model, "model")
-    node = graph.nodes[graph.layers[layer]]
-    values = graph.run(point[None])[node.inputs[0]][0]
-    sign = 1 if values[unit % len(values)] > 0 else -1
-
-    def change(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        at, part = len(arrays["proof.lo"]), len(arrays["proof.part"])
-        for name in ("proof.lo", "proof.hi"):
-            arrays[name] = np.concatenate([arrays[name], point[None]])
-        arrays["proof.part"] = np.concatenate([arrays["proof.part"], np.array([at], "<i4")])
-        document["proofs"].append({"layer": layer, "unit": unit, "sign": sign, "parts": [part, part + 1]})
-        _lie(victim, layer, unit, 1 if sign > 0 else 2)(document, arrays)
-
-    return _with_proofs(victim, change)
 
 
 # Domains.
