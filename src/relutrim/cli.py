@@ -456,6 +456,7 @@ def compress(
 @click.option("--tolerance", type=float, metavar="EPS", help="Fail if the bound is more than EPS.")
 @click.option("--output-relu", is_flag=True, help="MODEL was compressed with this option.")
 @_arch
+@click.option("--out-arch", metavar="A", help="The same for OUT, where it is not --arch's.")
 @_json
 def check(
     model: Path,
@@ -464,6 +465,7 @@ def check(
     tolerance: float | None,
     output_relu: bool,
     arch: str | None,
+    out_arch: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -475,11 +477,12 @@ def check(
     """
     from relutrim.cli_check import run_check
 
-    def load(path: Path) -> Network:
+    def load(key: str) -> Network:
         from relutrim.formats import as_network, suffix
 
-        network = _loaded(path, arch if suffix(path) == ".pt" else None)
-        return as_network(network, output_relu=output_relu and path == model)
+        path, own = (model, arch) if key == "model" else (out, out_arch or arch)
+        network = _loaded(path, own if suffix(path) == ".pt" else None)
+        return as_network(network, output_relu=output_relu and key == "model")
 
     run_check(model, out, certificate, tolerance, load, options, as_json=as_json)
 

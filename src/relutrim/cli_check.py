@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from relutrim.cli_domain import take_domain
-from relutrim.errors import InputError, one_line
+from relutrim.errors import CheckFailed, InputError, one_line
 
 if TYPE_CHECKING:
     from relutrim.certificate.check import Asked
@@ -23,26 +23,30 @@ def run_check(
     out: Path,
     certificate: Path,
     tolerance: float | None,
-    load: Callable[[Path], Network],
+    load: Callable[[str], Network],
     options: dict[str, Any],
     *,
     as_json: bool,
 ) -> None:
-    """Check, and say what was checked; what does not hold is an error."""
+    """Check, and say what was checked; what does not hold is an error. ``load`` reads "model" or "out"."""
     from relutrim.certificate.check import check
     from relutrim.certificate.check.__main__ import checked_tolerance, content
 
     checked_tolerance(tolerance)
     proof = content(certificate)
 
-    def translated(key: str) -> bytes | None:
+    def translated(key: str) -> bytes:
         from relutrim.certificate.write import exactly_storable
         from relutrim.formats.onnx.write import network_to_proto
 
         try:
-            network = load(model if key == "model" else out)
-        except InputError:
-            return None
+            network = load(key)
+        except InputError as error:
+            name, option = ("MODEL", "--arch") if key == "model" else ("OUT", "--out-arch")
+            raise CheckFailed(
+                f"not checked: that the ONNX inside the certificate is what {name} computes, because {name} "
+                f"cannot be read ({error}); {option} says what a .pt state dict belongs to"
+            ) from None
         found: bytes = network_to_proto(exactly_storable(network)).SerializeToString(deterministic=True)
         return found
 
