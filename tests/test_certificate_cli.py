@@ -134,6 +134,22 @@ def test_a_batch_norm_that_no_file_holds_is_refused_before_anything_is_written(c
     assert [path.name for path in tmp_path.iterdir()] == [model.name]
 
 
+def test_what_the_checker_does_not_read_is_refused_before_the_analysis(capsys, tmp_path, monkeypatch):
+    import torch
+
+    def never(*_, **__):
+        raise AssertionError("this was known before")
+
+    monkeypatch.setattr("relutrim.compression.analyze_network", never)
+    module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.GELU(), torch.nn.Linear(3, 1))
+    model, out, proof = (tmp_path / name for name in ("model.pt2", "out.pt2", "proof.zip"))
+    torch.export.save(torch.export.export(module, (torch.zeros(1, 2),)), model)
+    done = compress(capsys, model, out, proof)
+    assert done.code == 3
+    assert "cannot be certified" in done.err
+    assert [path.name for path in tmp_path.iterdir()] == [model.name]
+
+
 def normed():
     """The architecture of the batch norm above."""
     import torch
