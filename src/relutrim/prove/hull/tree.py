@@ -97,7 +97,7 @@ class Tree:
         self.ahead -= known
         if self._thicket is None:
             root = self._leaf_of_root()
-            if root is None:
+            if root is None or not self.model.both:  # nothing to start from, or to split
                 self.dead = True
                 return
             self._thicket = Thicket(self.model, root, self._open, device)
