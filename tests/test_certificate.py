@@ -58,6 +58,26 @@ def test_every_compression_of_a_tame_network_is_certified(problem, tolerance):
         assert bound <= tolerance
 
 
+@pytest.mark.parametrize("tolerance", ["exact", 1e-3])
+@pytest.mark.parametrize(
+    ("rows", "ends", "first", "second"),
+    [
+        # x = 1: the unit is 0
+        ([[-1.0]], (-np.inf, -1.0), ([[-3.0]], [3.0]), ([[-1.0]], [1.0])),
+        # x + y = 0: the first unit is 1
+        ([[1.0, 1.0]], (0.0, 0.0), ([[1.0, 1.0], [1.0, 0.0]], [1.0, 0.0]), ([[1.0, 1.0]], [0.0])),
+    ],
+)
+def test_what_only_the_constraints_make_constant_is_certified(rows, ends, first, second, tolerance):
+    network = dense(linear(*first), linear(*second))
+    low, high = ([end] for end in ends)
+    domain = Box(-1, 1).constrain(np.array(rows), np.array(low), np.array(high))
+    result = certified(network, domain, tolerance=tolerance)
+    assert proof_of(result).bound <= 1e-9
+    polytope = oracle.Polytope.of([-1] * len(rows[0]), [1] * len(rows[0]), rows, low, high)
+    assert true_gap(network, result.stored, polytope) <= Fraction(proof_of(result).bound)
+
+
 @SLOW
 @given(problems(max_layers=3, max_width=4, max_neurons=8))
 def test_no_number_however_extreme_makes_a_certificate_false(problem):

@@ -184,7 +184,7 @@ class Pairing:
         sign = np.sign(seen)
         best, least = seen.copy(), np.full(len(at), np.inf)
         for scale in (sign, seen, np.where(np.isfinite(ratio) & (np.sign(ratio) == sign), ratio, seen)):
-            gap = own.minus(near, scale, comparison.symbols).largest(comparison.symbols)
+            gap = comparison.largest(own.minus(near, scale, comparison.symbols))
             better = gap < least
             best, least = np.where(better, scale, best), np.where(better, gap, least)
         refined = hint.scale.copy()
