@@ -29,7 +29,7 @@ from relutrim.certificate.check import Asked, check
 from relutrim.domain import Box, NormalizedBox
 from relutrim.errors import CheckFailed, InputError, RelutrimError
 from relutrim.formats.onnx.write import network_to_proto
-from relutrim.network import Add, Relu
+from relutrim.network import Add, MaxPool, Mean, Network, Node, Output, Port, Relu, Reshape, Take
 from rewriting import dense, graph, linear
 from spatial import spatial_networks
 from strategies import problems
@@ -87,6 +87,30 @@ def test_no_number_however_extreme_makes_a_certificate_false(problem):
     except RelutrimError:
         return
     assert true_gap(network, result.stored, random.polytope) <= Fraction(proof_of(result).bound)
+
+
+def test_windows_that_hold_the_same_and_are_padded_elsewhere_are_certified():
+    """Both are the larger input, so a unit of OUT may be paired with either."""
+    nodes = (
+        Node("pool", MaxPool((2, 3), (1, 1), ((0, 0), (1, 2)), (1, 1)), ("x",)),
+        Node("flat", Reshape((1, 1, 2), (2,)), ("pool",)),
+        Node("wide", linear([[0.0, 0.0], [0.0, 1.0]]), ("flat",)),
+        Node("relu", Relu(), ("wide",)),
+    )
+    network = Network(Port("x", (1, 2, 1)), nodes, (Output("y", "relu"),), dtype="float32")
+    assert recheck(certified(network)).bound <= 1e-9
+
+
+def test_a_mean_that_reads_no_input_is_certified():
+    """Padding alone: there is no symbol whose coefficients could be added up."""
+    nodes = (
+        Node("take", Take((None, np.array([-1, -1]))), ("x",)),
+        Node("mean", Mean((0,), False), ("take",)),
+        Node("wide", linear(np.zeros((2, 2))), ("mean",)),
+        Node("relu", Relu(), ("wide",)),
+    )
+    network = Network(Port("x", (1, 1)), nodes, (Output("y", "relu"),), dtype="float32")
+    assert recheck(certified(network)).bound <= 1e-9
 
 
 @settings(max_examples=12, suppress_health_check=list(HealthCheck))
