@@ -4,9 +4,15 @@
 again, until it comes to its end in spite of that, has been killed ``--each`` times, or has been killed with
 its journal complete; then it is left alone to come to its end, and a new journal is begun, until ``--kills``
 is reached for the network. The moment is uniform over what an uninterrupted run takes, so analysing,
-rewriting and writing are all hit. Whatever is at OUT after a kill is read, and the verdicts in the end are
-compared with those of the uninterrupted run. Journals of runs that came to their end before they could be
-killed say nothing about going on, so they are not counted among those that did.
+rewriting and writing are all hit. Whatever is at OUT after a kill is read. Journals of runs that came to
+their end before they could be killed say nothing about going on, so they are not counted among those that
+did.
+
+The verdicts in the end are compared, neuron by neuron, with those of the uninterrupted run. A neuron that has
+another verdict is a *contradiction*, and grave: one of the two is wrong. One that only the uninterrupted run
+decides is *less decided*, and something was lost; one that only the resumed run decides is *more decided*.
+``--time-limit`` is far beyond what any run needs, because a run that time has cut short says how busy the
+machine was, and not what a journal is good for. Runs that it stopped nevertheless are counted apart.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ import json
 import os
 import random
 import shlex
+import shutil
 import signal
 import statistics
 import sys
@@ -42,8 +49,8 @@ from relutrim.network import Network
 
 HEADER = (
     *("network", "seconds", "kills", "no journal yet", "journal begun", "journal complete", "OUT there"),
-    *("torn records", "journals gone on from", "never killed", "partial outputs", "other verdicts"),
-    *("other networks", "largest journal kB", "last run s"),
+    *("torn records", "journals gone on from", "never killed", "partial outputs", "contradictions"),
+    *("less decided", "more decided", "out of time", "other networks", "largest journal kB", "last run s"),
 )
 _NETWORKS = ("mnist_2x100_l1_0.0002_s0:60", "mnist_2x200_l1_0.00015_s0:110", "mnist_3x100_l1_0.000175_s0:30")
 _POLL = 0.002
@@ -62,7 +69,10 @@ class Counted:
     journals: int = 0
     spared: int = 0
     partial: int = 0
-    verdicts: int = 0
+    contradictions: int = 0
+    less: int = 0
+    more: int = 0
+    late: int = 0
     networks: int = 0
     largest: int = 0
     last: list[float] = field(default_factory=list)
@@ -72,9 +82,32 @@ class Counted:
         begun = self.kills - self.early - self.complete - self.written
         return [
             *(name, f"{self.seconds:.1f}", self.kills, self.early, begun, self.complete, self.written),
-            *(self.torn, self.journals, self.spared, self.partial, self.verdicts, self.networks),
+            *(self.torn, self.journals, self.spared, self.partial, self.contradictions),
+            *(self.less, self.more, self.late, self.networks),
             *(f"{self.largest / 1024:.0f}", f"{statistics.median(self.last):.1f}"),
         ]
+
+    def compare(self, where: str, expected: Outcome, found: Outcome) -> None:
+        """Count what a run found otherwise than the one that nobody interrupted."""
+        differ = {
+            neuron: (before, found.verdicts[neuron])
+            for neuron, before in expected.verdicts.items()
+            if found.verdicts[neuron] != before
+        }
+        for (layer, neuron), (before, after) in differ.items():
+            print(f"{where}: {layer} {neuron} is {after}, not {before}", file=sys.stderr, flush=True)
+        self.contradictions += any("unknown" not in pair for pair in differ.values())
+        self.less += any(after == "unknown" for _, after in differ.values())
+        self.more += any(before == "unknown" for before, _ in differ.values())
+        self.late += found.late
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The verdict of every neuron by its layer and number, and whether time ran out."""
+
+    verdicts: dict[tuple[str, int], str]
+    late: bool
 
 
 @dataclass(frozen=True)
@@ -84,6 +117,7 @@ class Case:
     model: Path
     out: Path
     journal: Path | None
+    seconds: float
 
     def start(self) -> int:
         """A process that runs the command; its number."""
@@ -94,7 +128,8 @@ class Case:
         report = os.open(self.report, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(report, 1)
         sys.argv = ["relutrim", "compress", str(self.model), str(self.out), "--box", "0", "1", "--jobs", "1"]
-        sys.argv += ["--json", "--no-latency", *(["--journal", str(self.journal)] if self.journal else [])]
+        sys.argv += ["--json", "--no-latency", "--time-limit", str(self.seconds)]
+        sys.argv += ["--journal", str(self.journal)] if self.journal else []
         try:
             command_line()
         except SystemExit as end:
@@ -108,17 +143,22 @@ class Case:
         """Where the command's JSON goes."""
         return self.out.with_suffix(".json")
 
-    def ended(self, child: int) -> list[Any]:
-        """The verdicts of a run that is left alone."""
+    def ended(self, child: int) -> Outcome:
+        """What a run that is left alone finds."""
         if os.waitpid(child, 0)[1] != 0:
             sys.exit(f"{self.model}: a run that nobody killed failed")
-        return self.verdicts()
+        return self.outcome()
 
-    def verdicts(self) -> list[Any]:
-        """Those of a finished run."""
-        layers = json.loads(self.report.read_text())["layers"]
-        words = ("active", "inactive", "unknown", "unstable_count")
-        return [[layer[word] for word in words] for layer in layers]
+    def outcome(self) -> Outcome:
+        """What a finished run has found."""
+        report = json.loads(self.report.read_text())
+        verdicts = {}
+        for layer in report["layers"]:
+            own = dict.fromkeys(range(layer["size"]), "unstable")
+            for word in ("active", "inactive", "unknown"):
+                own.update(dict.fromkeys(layer[word], word))
+            verdicts.update({(layer["name"], neuron): word for neuron, word in own.items()})
+        return Outcome(verdicts, report["seconds"] >= self.seconds)
 
     def network(self) -> Network | None:
         """What is written, if it can be read."""
@@ -134,6 +174,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--kills", type=int, default=70, metavar="N", help="for each network [70]")
     parser.add_argument("--each", type=int, default=10, metavar="N", help="at most, for each journal [10]")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--time-limit", type=float, default=3600, metavar="S", help="for each run [3600]")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="where journals of other verdicts go")
     parser.add_argument("--section", metavar="NAME", help="the section of RESULTS.md to write")
     parser.add_argument("networks", nargs="*", metavar="NAME_OR_PATH[:KILLS]", default=_NETWORKS)
     options = parser.parse_args(arguments)
@@ -141,15 +183,20 @@ def main(arguments: Sequence[str]) -> None:
     for argument in options.networks:
         name, _, kills = argument.partition(":")
         path = Path(name) if Path(name).is_file() else shared() / "networks" / "paper" / f"{name}.onnx"
-        counted = kill(path, int(kills or options.kills), options.each, random.Random(options.seed))
+        counted = kill(path, int(kills or options.kills), options)
         rows.append(counted.row(path.stem))
         print(*rows[-1], flush=True)
-    kills, journals, partial, verdicts, networks = (sum(row[at] for row in rows) for at in (2, 8, 10, 11, 12))
+    total = {
+        name: sum(row[at] for row in rows) for at, name in enumerate(HEADER) if 2 <= at < len(HEADER) - 2
+    }
     text = (
-        f"{kills} kills, {journals} journals gone on from to the end: {partial} partial output files, "
-        f"{verdicts} runs with other verdicts than an uninterrupted one, {networks} with a network of other "
-        "widths. Every neuron of these networks is decided, so the verdicts say that nothing was lost or "
-        "wrong, not how a run that stays incomplete would go on."
+        f"{total['kills']} kills, {total['journals gone on from']} journals gone on from to the end: "
+        f"{total['partial outputs']} partial output files. Against the verdicts of an uninterrupted run: "
+        f"{total['contradictions']} runs that contradict them, {total['less decided']} that decide less, "
+        f"{total['more decided']} that decide more; {total['out of time']} ran out of time, "
+        f"{total['other networks']} came to a network of other widths. Every neuron of these networks is "
+        "decided by an uninterrupted run, so this says that nothing was lost or wrong, not how a run that "
+        "stays incomplete would go on."
         f"\n\n{table(HEADER, rows)}"
     )
     if options.section:
@@ -158,30 +205,34 @@ def main(arguments: Sequence[str]) -> None:
         print(text)
 
 
-def kill(model: Path, kills: int, each: int, chance: random.Random) -> Counted:
+def kill(model: Path, kills: int, options: argparse.Namespace) -> Counted:
     """So many kills of one network's compression."""
+    chance, each, limit = random.Random(options.seed), options.each, options.time_limit
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        whole = Case(model, folder / "whole.onnx", None)
+        whole = Case(model, folder / "whole.onnx", None, limit)
         begin = time.monotonic()
         expected = whole.ended(whole.start())
         counted = Counted(seconds=time.monotonic() - begin)
         widths = load(whole.out).widths
         while counted.kills < kills:
             number, before = counted.journals + counted.spared, counted.kills
-            case = Case(model, folder / f"out{number}.onnx", folder / f"journal{number}")
+            journal = folder / f"journal{number}"
+            case = Case(model, folder / f"out{number}.onnx", journal, limit)
             found = _killed(case, min(each, kills - counted.kills), chance, counted, widths)
             counted.journals += counted.kills > before
             counted.spared += counted.kills == before
             written = case.network()
-            counted.verdicts += found != expected
+            counted.compare(f"{model.stem}, {counted.last[-1]:.1f} s", expected, found)
+            if found.verdicts != expected.verdicts and options.keep is not None:
+                shutil.copytree(journal, options.keep / f"{model.stem}-{number}")
             counted.networks += written is None or written.widths != widths
             counted.largest = max(counted.largest, len(_journal(case)))
             print(f"{model.stem}: {counted.kills} kills", file=sys.stderr, flush=True)
     return counted
 
 
-def _killed(case: Case, most: int, chance: random.Random, counted: Counted, widths: list[int]) -> list[Any]:
+def _killed(case: Case, most: int, chance: random.Random, counted: Counted, widths: list[int]) -> Outcome:
     """Kill a run until it comes to its end in spite of that, or has been killed often enough."""
     for _ in range(most):
         begin = time.monotonic()
@@ -194,7 +245,7 @@ def _killed(case: Case, most: int, chance: random.Random, counted: Counted, widt
             time.sleep(_POLL)
         else:
             counted.last.append(time.monotonic() - begin)
-            return case.verdicts()
+            return case.outcome()
         if _look(case, counted, widths):
             break
     begin = time.monotonic()

@@ -29,7 +29,7 @@ from relutrim.certificate.check import Asked, check
 from relutrim.domain import Box, NormalizedBox
 from relutrim.errors import CheckFailed, InputError, RelutrimError
 from relutrim.formats.onnx.write import network_to_proto
-from relutrim.network import Add, Relu
+from relutrim.network import Add, MaxPool, Mean, Network, Node, Output, Port, Relu, Reshape, Take
 from rewriting import dense, graph, linear
 from spatial import spatial_networks
 from strategies import problems
@@ -58,6 +58,26 @@ def test_every_compression_of_a_tame_network_is_certified(problem, tolerance):
         assert bound <= tolerance
 
 
+@pytest.mark.parametrize("tolerance", ["exact", 1e-3])
+@pytest.mark.parametrize(
+    ("rows", "ends", "first", "second"),
+    [
+        # x = 1: the unit is 0
+        ([[-1.0]], (-np.inf, -1.0), ([[-3.0]], [3.0]), ([[-1.0]], [1.0])),
+        # x + y = 0: the first unit is 1
+        ([[1.0, 1.0]], (0.0, 0.0), ([[1.0, 1.0], [1.0, 0.0]], [1.0, 0.0]), ([[1.0, 1.0]], [0.0])),
+    ],
+)
+def test_what_only_the_constraints_make_constant_is_certified(rows, ends, first, second, tolerance):
+    network = dense(linear(*first), linear(*second))
+    low, high = ([end] for end in ends)
+    domain = Box(-1, 1).constrain(np.array(rows), np.array(low), np.array(high))
+    result = certified(network, domain, tolerance=tolerance)
+    assert proof_of(result).bound <= 1e-9
+    polytope = oracle.Polytope.of([-1] * len(rows[0]), [1] * len(rows[0]), rows, low, high)
+    assert true_gap(network, result.stored, polytope) <= Fraction(proof_of(result).bound)
+
+
 @SLOW
 @given(problems(max_layers=3, max_width=4, max_neurons=8))
 def test_no_number_however_extreme_makes_a_certificate_false(problem):
@@ -67,6 +87,30 @@ def test_no_number_however_extreme_makes_a_certificate_false(problem):
     except RelutrimError:
         return
     assert true_gap(network, result.stored, random.polytope) <= Fraction(proof_of(result).bound)
+
+
+def test_windows_that_hold_the_same_and_are_padded_elsewhere_are_certified():
+    """Both are the larger input, so a unit of OUT may be paired with either."""
+    nodes = (
+        Node("pool", MaxPool((2, 3), (1, 1), ((0, 0), (1, 2)), (1, 1)), ("x",)),
+        Node("flat", Reshape((1, 1, 2), (2,)), ("pool",)),
+        Node("wide", linear([[0.0, 0.0], [0.0, 1.0]]), ("flat",)),
+        Node("relu", Relu(), ("wide",)),
+    )
+    network = Network(Port("x", (1, 2, 1)), nodes, (Output("y", "relu"),), dtype="float32")
+    assert recheck(certified(network)).bound <= 1e-9
+
+
+def test_a_mean_that_reads_no_input_is_certified():
+    """Padding alone: there is no symbol whose coefficients could be added up."""
+    nodes = (
+        Node("take", Take((None, np.array([-1, -1]))), ("x",)),
+        Node("mean", Mean((0,), False), ("take",)),
+        Node("wide", linear(np.zeros((2, 2))), ("mean",)),
+        Node("relu", Relu(), ("wide",)),
+    )
+    network = Network(Port("x", (1, 1)), nodes, (Output("y", "relu"),), dtype="float32")
+    assert recheck(certified(network)).bound <= 1e-9
 
 
 @settings(max_examples=12, suppress_health_check=list(HealthCheck))

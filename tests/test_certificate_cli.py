@@ -89,6 +89,94 @@ def test_other_formats_are_certified_through_onnx(capsys, tmp_path):
     assert "not checked" in alone.err
 
 
+def test_a_state_dict_of_another_architecture_is_read_with_its_own(capsys, tmp_path):
+    import torch
+
+    module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1))
+    module.load_state_dict(
+        {
+            "0.weight": torch.tensor([[1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]),
+            "0.bias": torch.tensor([0.0, 0.0, -1.0]),  # the last is never active
+            "2.weight": torch.ones(1, 3),
+            "2.bias": torch.zeros(1),
+        }
+    )
+    model, out, proof = (tmp_path / name for name in ("model.pt", "out.pt", "proof.zip"))
+    torch.save(module.state_dict(), model)
+    arch = ("--arch", "mlp:2-3-1")
+    assert compress(capsys, model, out, proof, *arch, "--rewrites", "leo++").code == 0
+    alone = call(capsys, "check", model, out, proof, *arch)
+    assert alone.code == 1
+    assert "not checked" in alone.err
+    assert "--out-arch" in alone.err
+    assert call(capsys, "check", model, out, proof, *arch, "--out-arch", "mlp:2-2-1").code == 0
+    assert call(capsys, "check", model, out, proof, *arch, "--out-arch", "mlp:2-3-1").code == 1
+
+
+@pytest.mark.parametrize("suffix", [".pt2", ".pt"])
+def test_a_batch_norm_that_no_file_holds_is_refused_before_anything_is_written(capsys, tmp_path, suffix):
+    import torch
+
+    norm = torch.nn.BatchNorm1d(3).eval()
+    norm.running_var = torch.tensor([0.3, 0.7, 1.1])
+    module = torch.nn.Sequential(torch.nn.Linear(2, 3), norm, torch.nn.ReLU(), torch.nn.Linear(3, 1)).eval()
+    model, out, proof = (tmp_path / name for name in (f"model{suffix}", f"out{suffix}", "proof.zip"))
+    arch: tuple[str, ...] = ()
+    if suffix == ".pt2":
+        torch.export.save(torch.export.export(module, (torch.zeros(1, 2),)), model)
+    else:
+        torch.save(module.state_dict(), model)
+        arch = ("--arch", f"{__name__}:normed")
+    done = compress(capsys, model, out, proof, *arch)
+    assert done.code == 2
+    assert "batch norm" in done.err
+    assert "export it to ONNX" in done.err
+    assert [path.name for path in tmp_path.iterdir()] == [model.name]
+
+
+def test_what_the_checker_does_not_read_is_refused_before_the_analysis(capsys, tmp_path, monkeypatch):
+    import torch
+
+    def never(*_, **__):
+        raise AssertionError("this was known before")
+
+    monkeypatch.setattr("relutrim.compression.analyze_network", never)
+    module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.GELU(), torch.nn.Linear(3, 1))
+    model, out, proof = (tmp_path / name for name in ("model.pt2", "out.pt2", "proof.zip"))
+    torch.export.save(torch.export.export(module, (torch.zeros(1, 2),)), model)
+    done = compress(capsys, model, out, proof)
+    assert done.code == 3
+    assert "cannot be certified" in done.err
+    assert [path.name for path in tmp_path.iterdir()] == [model.name]
+
+
+def normed():
+    """The architecture of the batch norm above."""
+    import torch
+
+    parts = (torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.ReLU(), torch.nn.Linear(3, 1))
+    return torch.nn.Sequential(*parts).eval()
+
+
+def test_another_program_is_not_what_the_certificate_is_about(capsys, tmp_path):
+    """The hash of the file itself counts, and so does what it computes."""
+    import torch
+
+    torch.manual_seed(0)
+    paths = [tmp_path / name for name in ("model.pt2", "other.pt2")]
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    for path in paths:
+        torch.export.save(torch.export.export(module, (torch.zeros(1, 3),)), path)
+        with torch.no_grad():
+            module[0].weight[0, 0] += 1e-6
+    out, proof = tmp_path / "out.pt2", tmp_path / "proof.zip"
+    assert compress(capsys, paths[0], out, proof).code == 0
+    assert call(capsys, "check", paths[0], out, proof, "--box", "0", "1").code == 0
+    other = call(capsys, "check", paths[1], out, proof)
+    assert other.code == 1
+    assert "sha256" in other.err
+
+
 def test_output_relus_are_part_of_what_is_certified(capsys, tmp_path, model):
     out, proof = tmp_path / "out.onnx", tmp_path / "proof.zip"
     assert compress(capsys, model, out, proof, "--output-relu").code == 0

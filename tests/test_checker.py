@@ -22,7 +22,7 @@ from relutrim.certificate.hinting import run
 from relutrim.errors import RelutrimError, UnsupportedError
 from relutrim.formats.onnx.write import network_to_proto
 from spatial import spatial_networks
-from strategies import problems
+from strategies import domains, problems
 
 SLOW = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 
@@ -66,6 +66,46 @@ def test_its_ranges_hold_every_value(problem):
         for entry, (low, high) in enumerate(exact[relu.name]):
             assert not np.isfinite(layer.lo[entry]) or Fraction(layer.lo[entry]) <= low
             assert not np.isfinite(layer.hi[entry]) or Fraction(layer.hi[entry]) >= high
+
+
+@SLOW
+@given(st.integers(1, 3).flatmap(lambda inputs: domains(inputs, rows=3)))
+def test_a_narrowed_box_holds_every_point(random):
+    with np.errstate(all="ignore"):
+        found = domain_of(random).narrowed()
+    assert (random.lo <= found.lo).all()
+    assert (found.hi <= random.hi).all()
+    for point in oracle.vertices(random.polytope):
+        for low, x, high in zip(found.lo, point, found.hi, strict=True):
+            assert Fraction(low) <= x <= Fraction(high)
+
+
+INF = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("rows", "lower", "upper", "ends"),
+    [
+        ([[-1.0, 0.0]], [-INF], [-1.0], [(1, 1), (-1, 1)]),
+        ([[0.0, 2.0]], [-1.0], [INF], [(-1, 1), (-0.5, 1)]),
+        ([[1.0, -2.0]], [2.5], [INF], [(0.5, 1), (-1, -0.75)]),
+        ([[1.0, 1.0], [1.0, -1.0]], [2.0, -INF], [INF, 0.0], [(1, 1), (1, 1)]),
+        ([[0.0, 0.0]], [-INF], [0.0], [(-1, 1), (-1, 1)]),
+        ([[0.0, 0.0]], [1.0], [1.0], [(-1, 1), (-1, 1)]),  # no point at all
+        ([[1.0, 1.0]], [3.0], [INF], [(-1, 1), (-1, 1)]),  # neither
+        ([[1.0, 1.0]], [INF], [INF], [(-1, 1), (-1, 1)]),
+        ([[1e308, 1e308]], [-1e308], [1e308], [(-1, 1), (-1, 1)]),
+        ([[1e308, 1e308], [1.0, 0.0]], [-1e308, 0.0], [1e308, 1.0], [(0, 1), (-1, 1)]),
+        ([[1e-310, 0.0]], [0.0], [INF], [(0, 1), (-1, 1)]),
+    ],
+)
+def test_a_box_is_narrowed_by_each_constraint(rows, lower, upper, ends):
+    box = Domain(-np.ones(2), np.ones(2), np.array(rows), np.array(lower), np.array(upper))
+    with np.errstate(all="ignore"):
+        found = box.narrowed()
+    for (low, high), at in zip(ends, range(2), strict=True):
+        assert low - 1e-12 <= found.lo[at] <= low
+        assert high <= found.hi[at] <= high + 1e-12
 
 
 @st.composite

@@ -35,6 +35,7 @@ from relutrim.prove.hull.proof import Proof, covers
 from relutrim.prove.hull.tree import Tree
 from relutrim.prove.recheck import recheck
 from relutrim.prove.verdict import Evidence, Verdict
+from rewriting import dense, linear
 from test_soundness import QUICK, as_domain
 
 slow = settings(suppress_health_check=list(HealthCheck), max_examples=60)
@@ -361,6 +362,19 @@ def test_a_solver_that_lies_never_makes_a_wrong_verdict(monkeypatch, garbage):
     assert called
     # Multipliers of any kind are a start for gradient steps, so rubbish need not be the end.
     assert not stability.complete or garbage in ("nan", "noise")
+
+
+def test_a_tree_without_a_neuron_to_split_is_given_up():
+    """A first layer's pre-activation ``x - 1``, which is a tie at an end of its range."""
+    network = dense(linear([[1.0]], [-1.0]), linear([[1.0]], [0.0]))
+    cascade = Cascade(Box(0, 1).fit(network), Deadline())
+    cascade.bound(search=False)
+    tree = Tree(cascade.backward, network.relus[0].inputs[0], 0, 1.0)
+    tree.grow(1, Deadline(60))
+    tree.spread(8, Deadline(60), torch.device("cpu"))
+    assert tree.dead
+    assert not tree.closed
+    assert tree.lower <= -1
 
 
 def test_a_case_distinction_is_proved_by_branching(monkeypatch):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import relutrim
 from command_line import call
@@ -24,9 +25,12 @@ from relutrim.journal import NAME, trees
 from relutrim.journal import file as journal_file
 from relutrim.journal.frames import frame, frames
 from relutrim.journal.identity import content_digest
+from relutrim.journal.journal import Journal
 from relutrim.journal.records import packed, unpacked
 from relutrim.network import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove import splitting
+from relutrim.prove.cascade import Cascade
+from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.program import Program
 from relutrim.prove.stability import Stability
 
@@ -179,6 +183,21 @@ def test_closed_leaves_are_not_solved_again(branching, finished, tmp_path, monke
     solved.clear()
     analyse(branching, None)
     assert 0 < everything < len(solved) / 3
+
+
+def test_inputs_at_hand_are_tried_though_the_journal_has_another_step_of_that_name(branching, tmp_path):
+    problem, header = BOX.fit(branching), {"schema": "a test's"}
+    first = Journal(tmp_path, header)
+    first.remember(first.key("turn"), torch.zeros(0, 8))
+    first.close()
+    second = Journal(tmp_path, header)
+    cascade = Cascade(problem, Deadline(), journal=second)
+    cascade.look("turn", lambda: torch.zeros(1, 8, dtype=torch.float64), cheap=True)
+    second.close()
+    assert len(cascade.witnesses.inputs()) == 1
+    third = Journal(tmp_path, header)
+    assert len(third.rest(cascade.region.lo)) == 1
+    third.close()
 
 
 def forged(data: bytes, chance: random.Random) -> bytes:

@@ -273,6 +273,11 @@ def compress_network(
     wish = Wish(tolerance, rewrites, evidence, cost, dtype).checked(network)
     if certificate and (evidence != "proof" or analysis.get("method") == "data"):
         raise InputError("a certificate rests on proofs alone; leave --evidence and --method data away")
+    if certificate:
+        from relutrim.certificate.groundwork import Groundwork
+        from relutrim.certificate.write import certifiable
+
+        source = certifiable(network, source)  # before the analysis, which may take hours
 
     folder = analysis.pop("journal", None)
 
@@ -289,7 +294,7 @@ def compress_network(
 
     stability = analyse(network, analysis.get("time_limit"), data)
     # A certificate speaks of the original's verdicts only, and of those that the checker proves too.
-    work = _groundwork(network, stability, source) if certificate else None
+    work = Groundwork.of(source, stability) if source is not None and certificate else None
     supported = stability if work is None else work.supported(stability)
     anew = analysis.get("method") != "data" and not certificate
     again = Again(analyse, analysis.get("time_limit")) if anew else None
@@ -302,17 +307,6 @@ def compress_network(
         return found
     said("certify")
     return replace(found, certificate=_certified(work, found, wish, data))
-
-
-def _groundwork(network: Network, stability: Stability, source: bytes | None) -> Groundwork:
-    """What the checker makes of the original."""
-    from relutrim.certificate.groundwork import Groundwork
-    from relutrim.certificate.write import exactly_storable
-    from relutrim.formats.onnx.write import network_to_proto
-
-    if source is None:
-        source = network_to_proto(exactly_storable(network)).SerializeToString(deterministic=True)
-    return Groundwork.of(source, stability)
 
 
 def _certified(work: Groundwork, found: Compression, wish: Wish, data: Any) -> Certificate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from certifying import entries, packed
 from relutrim.certificate.check import check, prove_ranges, read_front
-from relutrim.certificate.check.archive import DTYPES, SCHEMA, sha256
+from relutrim.certificate.check.archive import DTYPES, SCHEMA, Archive, sha256
 from relutrim.certificate.check.domain import Domain
 from relutrim.certificate.check.equal import Comparison, Hint
+from relutrim.certificate.check.hints import decoded
 from relutrim.errors import RelutrimError
+from relutrim.formats.onnx.read import network_from_proto
+from relutrim.network import Network
 
 NAMES = {np.dtype(code): name for name, code in DTYPES.items()}
 
@@ -39,6 +43,12 @@ def onnx_of(
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     return bytes(made.SerializeToString())
+
+
+@lru_cache(maxsize=256)
+def network_of(content: bytes) -> Network:
+    """A model as the package reads it, which is not how the checker does."""
+    return network_from_proto(onnx.ModelProto.FromString(content))
 
 
 def repacked(document: dict[str, Any], arrays: dict[str, np.ndarray], others: dict[str, bytes]) -> bytes:
@@ -66,6 +76,12 @@ def unpacked(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray], dic
         for name, said in document["arrays"].items()
     }
     return document, arrays, parts
+
+
+def hints_of(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> list[tuple[int, dict[str, Any]]]:
+    """Hints for single units, with the numbers of their layers; to be changed as one likes."""
+    every = decoded(Archive(document, arrays, {}))
+    return [(layer, hint()) for layer, hints in sorted(every.items()) for hint in hints]
 
 
 def forged(
@@ -96,7 +112,7 @@ def forged(
         "domain.rows": np.zeros((0, len(lo))),
         "domain.lower": np.zeros(0),
         "domain.upper": np.zeros(0),
-        "bound": np.full(graphs[0].sizes[next(iter(graphs[0].outputs.values())).number], bound),
+        "output0.bound": np.full(graphs[0].sizes[next(iter(graphs[0].outputs.values())).number], bound),
     }
     texts = {}
     for key, hints in (("layers", model_hints), ("out_layers", out_hints)):
@@ -117,7 +133,7 @@ def forged(
         "domain": ends | {"mean": None, "std": None},
         **texts,
         "proofs": 0,
-        "outputs": [{"bound": "bound"}],
+        "outputs": [{"bound": "output0.bound"}],
     }
     return repacked(document, arrays, {})
 
@@ -155,4 +171,15 @@ def accepted(model: bytes, out: bytes, certificate: bytes, **options: Any) -> bo
     return True
 
 
-__all__ = ["accepted", "forged", "hint_of", "onnx", "onnx_of", "repacked", "smallest_bound", "unpacked"]
+__all__ = [
+    "accepted",
+    "forged",
+    "hint_of",
+    "hints_of",
+    "network_of",
+    "onnx",
+    "onnx_of",
+    "repacked",
+    "smallest_bound",
+    "unpacked",
+]

@@ -11,22 +11,20 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import onnx
 import torch
 
+import attacks.proof_mutations  # noqa: F401, because it adds to the mutations
 import oracle
-from attacks.forging import unpacked
+from attacks.forging import network_of, unpacked
 from attacks.mutations import MUTATIONS, Mutant
 from attacks.victims import Victim
 from certifying import entries
 from relutrim.certificate.check import check
 from relutrim.certificate.check.archive import sha256
 from relutrim.errors import RelutrimError
-from relutrim.formats.onnx.read import network_from_proto
 from relutrim.network import Network
 
 POINTS = 400
@@ -36,18 +34,19 @@ _EXACT = 20_000
 """Networks with more weights are judged in float64 with a margin."""
 
 
-@lru_cache(maxsize=256)
-def network_of(content: bytes) -> Network:
-    return network_from_proto(onnx.ModelProto.FromString(content))
-
-
-def points_in(domain: dict[str, Any], arrays: dict[str, np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """Inputs of a certified domain: corners, edges and inner points that satisfy its constraints."""
+def points_in(
+    domain: dict[str, Any], arrays: dict[str, np.ndarray], rng: np.random.Generator, more: np.ndarray | None
+) -> np.ndarray:
+    """Inputs of a certified domain: corners, edges and inner points that satisfy its constraints, and those
+    of ``more`` in it.
+    """
     lo, hi = arrays[domain["lo"]], arrays[domain["hi"]]
     share = rng.random((POINTS, lo.size))
     share[: POINTS // 2] = share[: POINTS // 2].round()
     share[POINTS // 2 : POINTS * 3 // 4] = np.clip(share[POINTS // 2 : POINTS * 3 // 4] * 3 - 1, 0, 1)
     x = np.clip(lo + share * (hi - lo), lo, hi)
+    if more is not None and more.shape[1:] == lo.shape:
+        x = np.concatenate([x, more[((lo <= more) & (more <= hi)).all(1)]])
     rows, lower, upper = (arrays[domain[name]] for name in ("rows", "lower", "upper"))
     sums = x @ rows.T
     room = 1e-9 * (1 + np.abs(sums))
@@ -78,7 +77,7 @@ def falsehood(victim: Victim, mutant: Mutant, bounds: list[np.ndarray]) -> str |
     if mutant.tolerance is not None and claimed.max(initial=0.0) > mutant.tolerance:
         return "a smaller bound was asked for"
     rng = np.random.default_rng(7)
-    x = points_in(domain, arrays, rng)
+    x = points_in(domain, arrays, rng, victim.points)
     if not len(x):
         return None
     if domain["mean"] is not None:
@@ -149,18 +148,21 @@ class Tally:
 def attack(
     victims: list[Victim], count: int, seed: int, names: list[str] | None = None, *, first: bool = False
 ) -> Tally:
-    """So many mutations, of all kinds and victims in turn; ``first``: until one is wrongly accepted."""
+    """So many mutations, of all kinds in turn and of any victim that a kind finds something to change in;
+    ``first``: until one is wrongly accepted.
+    """
     rng, tally = np.random.default_rng(seed), Tally()
     every = names or sorted(MUTATIONS)
     at = 0
     while tally.tried.total() < count and at < 20 * count and not (first and tally.wrong):
-        # Kinds and victims that have nothing to change are passed over.
-        name, victim = every[at % len(every)], victims[int(rng.integers(len(victims)))]
+        name = every[at % len(every)]
         at += 1
-        mutant = MUTATIONS[name](rng, victim)
-        if mutant is not None:
-            tally.tried[name] += 1
-            judged(tally, name, victim, mutant)
+        for number in rng.permutation(len(victims)):
+            mutant = MUTATIONS[name](rng, victims[number])
+            if mutant is not None:
+                tally.tried[name] += 1
+                judged(tally, name, victims[number], mutant)
+                break
     return tally
 
 

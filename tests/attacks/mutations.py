@@ -22,11 +22,8 @@ from onnx import numpy_helper
 from attacks.forging import repacked
 from attacks.victims import Victim
 from certifying import entries, packed
-from relutrim.certificate.check import Asked, read_front
+from relutrim.certificate.check import Asked
 from relutrim.certificate.check.archive import sha256
-from relutrim.certificate.check.hints import STRETCHES
-from relutrim.certificate.hinting import run
-from relutrim.certificate.write import tables_of
 
 Rng: TypeAlias = np.random.Generator
 
@@ -152,14 +149,6 @@ def another_size(rng: Rng, victim: Victim) -> Mutant | None:
 
 
 @mutation
-def move_multiplier(rng: Rng, victim: Victim) -> Mutant | None:
-    if "proof.values" not in victim.arrays or not victim.arrays["proof.values"].size:
-        return None
-    factor = float(rng.choice([-1.0, 0.0, 0.5, 2.0, 1e10, 1e308, -1e308]))
-    return changed(rng, victim, "proof.values", lambda old: old * factor)
-
-
-@mutation
 def move_any_number(rng: Rng, victim: Victim) -> Mutant | None:
     name = one(rng, victim)
     assert name is not None
@@ -194,116 +183,6 @@ def tighten_bound_away(rng: Rng, victim: Victim) -> Mutant | None:
 def tighten_slack(rng: Rng, victim: Victim) -> Mutant | None:
     at = int(rng.integers(len(victim.document["layers"])))
     return rewritten(victim, lambda d, _: d["layers"][at].update(slack=float(rng.choice([-1.0, 0.0]))))
-
-
-# Proofs.
-
-
-def _with_hint(
-    victim: Victim, layer: int, hint: dict[str, Any], change: Callable[[dict[str, Any], Any], None]
-) -> Mutant:
-    """One more hint, which comes first, and something that is said because of it."""
-
-    def both(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        own = tables_of([(layer, hint)], arrays["domain.lo"].size)
-        old = {name: arrays.get(name, array[:0]) for name, array in own.items()}
-        for table, stretches in STRETCHES.items():
-            for column, other in stretches.items():
-                old[f"proof.{table}"][:, column : column + 2] += len(own[f"proof.{other}"])
-        old["proof.part"] = old["proof.part"] + len(own["proof.lo"])
-        for name, array in own.items():
-            arrays[name] = np.concatenate([array, old[name]]).astype(array.dtype)
-        document["proofs"] += 1
-        change(document, arrays)
-
-    return rewritten(victim, both)
-
-
-@mutation
-def drop_leaf(rng: Rng, victim: Victim) -> Mutant | None:
-    leaves = victim.arrays.get("proof.hints", np.zeros((0, 11), int))[:, 7:9]
-    trees = np.flatnonzero(leaves[:, 1] - leaves[:, 0] > 1)
-    if not trees.size:
-        return None
-    at, end = int(rng.choice(trees)), int(rng.integers(2))
-
-    def change(_: Any, arrays: dict[str, np.ndarray]) -> None:
-        arrays["proof.hints"][at, 7 + end] += 1 - 2 * end
-
-    return rewritten(victim, change)
-
-
-@mutation
-def break_proof(rng: Rng, victim: Victim) -> Mutant | None:
-    """A stretch, a unit, a layer, a sign or a kind that is another."""
-    if not victim.document["proofs"]:
-        return None
-    name = f"proof.{rng.choice(['hints', 'leaves', 'cuts', 'rows', 'states', 'at', 'subset', 'part'])}"
-    if not victim.arrays[name].size:
-        return None
-    at, number = (
-        int(rng.integers(victim.arrays[name].size)),
-        int(rng.choice([-(2**31), -1, 0, 1, 2, 3, 7, 10**6])),
-    )
-
-    def change(_: Any, arrays: dict[str, np.ndarray]) -> None:
-        arrays[name].reshape(-1)[at] = number
-
-    return rewritten(victim, change)
-
-
-@mutation
-def remove_proof(rng: Rng, victim: Victim) -> Mutant | None:
-    if not victim.document["proofs"]:
-        return None
-    at = int(rng.integers(victim.document["proofs"]))
-
-    def change(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        arrays["proof.hints"] = np.delete(arrays["proof.hints"], at, 0)
-        document["proofs"] -= 1
-
-    return rewritten(victim, change)
-
-
-def _lie(victim: Victim, layer: int, unit: int, kind: int) -> Callable[[dict[str, Any], Any], None]:
-    """A unit of MODEL called linear or zero, without any slack."""
-
-    def change(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        arrays[document["layers"][layer]["kind"]][unit] = kind
-
-    return change
-
-
-@mutation
-def half_a_tree(rng: Rng, victim: Victim) -> Mutant | None:
-    """A proof for a unit that looks at one state of an earlier one only."""
-    layers = victim.document["layers"]
-    if len(layers) < 2:
-        return None
-    layer = int(rng.integers(1, len(layers)))
-    unit, other = int(rng.integers(layers[layer]["size"])), int(rng.integers(layers[layer - 1]["size"]))
-    sign, on = int(rng.choice([1, -1])), int(rng.integers(2))
-
-    leaf = {"states": {(layer - 1, other): on}, "at": np.zeros(0, int), "values": np.zeros(0), "empty": False}
-    hint = {"unit": unit, "sign": sign, "leaves": [leaf]}
-    return _with_hint(victim, layer, hint, _lie(victim, layer, unit, 1 if sign > 0 else 2))
-
-
-@mutation
-def a_part_for_the_whole(rng: Rng, victim: Victim) -> Mutant | None:
-    """A proof for a unit by a box that is a small part of the domain."""
-    layers = victim.document["layers"]
-    layer = int(rng.integers(len(layers)))
-    unit = int(rng.integers(layers[layer]["size"]))
-    lo, hi = victim.arrays["domain.lo"], victim.arrays["domain.hi"]
-    point = lo + (hi - lo) * rng.random(lo.size)
-    graph = read_front(victim.model, "model")
-    node = graph.nodes[graph.layers[layer]]
-    values = run(graph, point[None])[node.inputs[0]][0]
-    sign = 1 if values[unit % len(values)] > 0 else -1
-
-    hint = {"unit": unit, "sign": sign, "lo": point[None], "hi": point[None]}
-    return _with_hint(victim, layer, hint, _lie(victim, layer, unit, 1 if sign > 0 else 2))
 
 
 # Domains.

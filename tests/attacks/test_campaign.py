@@ -8,12 +8,14 @@ from onnx.helper import make_node as node
 
 from attacks.forging import accepted, forged, hint_of, onnx_of
 from attacks.judge import Tally, attack, judged
+from attacks.lies import lies
 from attacks.mutations import MUTATIONS, Mutant, move_weight_of_out
-from attacks.victims import random_dense, turned_on, victim
+from attacks.victims import Victim, random_dense, trees, turned_on, victim
 from relutrim.certificate import check as checker
 from relutrim.certificate.check import archive, equal, hull
 from relutrim.certificate.check.domain import Domain
 from relutrim.certificate.check.expressions import Expression
+from relutrim.domain import Box
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +28,27 @@ def some():
     ]
 
 
-def test_nothing_false_is_accepted_and_nothing_crashes(some):
-    tally = attack(some, 2 * len(MUTATIONS), seed=1)
+@pytest.fixture(scope="module")
+def branched() -> list[Victim]:
+    """Proofs with trees of several leaves, and with parts."""
+    return trees(2)
+
+
+@pytest.fixture(scope="module")
+def false(branched) -> list[Victim]:
+    return [lie for one in branched for lie in lies(one)]
+
+
+def test_nothing_false_is_accepted_and_nothing_crashes(some, branched, false):
+    tally = attack([*some, *branched, *false], 2 * len(MUTATIONS), seed=1)
     assert (tally.wrong, tally.crashes) == ([], [])
     assert tally.accepted.total() > 0
+
+
+def test_victims_are_accepted_and_lies_are_not(branched, false):
+    assert all(accepted(one.model, one.out, one.certificate) for one in branched)
+    assert len(false) >= len(branched)
+    assert not any(accepted(one.model, one.out, one.certificate) for one in false)
 
 
 class Anything(str):
@@ -75,6 +94,16 @@ def without_slack(monkeypatch):
 
 def without_cover_of_leaves(monkeypatch):
     monkeypatch.setattr(hull, "covers", lambda *_: True)
+
+
+def without_leaves_that_fail(monkeypatch):
+    """A leaf whose multipliers prove nothing is passed over, as if it were empty."""
+    whole = hull.Program.least
+
+    def least(self, target, *others):
+        return 1.0 if target is None else whole(self, target, *others)
+
+    monkeypatch.setattr(hull.Program, "least", least)
 
 
 def without_cover_of_parts(monkeypatch):
@@ -129,6 +158,22 @@ def test_a_checker_without_one_of_its_tests_is_found_out(some, control, monkeypa
     assert attack(some, 300, 0, CONTROLS[control], first=True).wrong, "the harness did not notice"
 
 
+TREES = {
+    without_cover_of_leaves: ["drop_leaf", "drop_leaves", "repeat_leaf"],
+    without_leaves_that_fail: ["call_a_leaf_empty"],
+    without_cover_of_parts: ["drop_parts"],
+}
+
+
+@pytest.mark.parametrize(
+    ("control", "name"), [(control, name) for control, names in TREES.items() for name in names]
+)
+def test_a_checker_without_one_of_its_tests_believes_a_lie(false, control, name, monkeypatch):
+    assert not attack(false, 20, 0, [name]).accepted
+    control(monkeypatch)
+    assert attack(false, 200, 0, [name], first=True).wrong, "the harness did not notice"
+
+
 def test_a_checker_without_error_symbols_is_found_out(monkeypatch):
     """A ReLU against none: called linear, with all the slack it needs."""
     relu, none = (
@@ -141,12 +186,13 @@ def test_a_checker_without_error_symbols_is_found_out(monkeypatch):
     assert accepted(relu, none, content)
 
 
-def test_every_kind_of_mutation_finds_something_to_change(some):
+def test_every_kind_of_mutation_finds_something_to_change(some, branched):
     rng = np.random.default_rng(0)
-    rows = {"ask_without_constraints", "drop_leaf", "break_proof", "remove_proof", "move_multiplier"}
+    bounded = Box(0, 1).sum_between(0.5, 2.0)
+    constrained = victim("constrained", random_dense(rng, 3, [5, 4], 2), bounded, method="bounds")
     for name, change in MUTATIONS.items():
-        made = [change(rng, one) for one in some for _ in range(3)]
-        assert name in rows or any(made)
+        made = [change(rng, one) for one in [*some, *branched, constrained] for _ in range(3)]
+        assert any(made), name
 
 
 def test_a_crash_is_counted(some, monkeypatch):

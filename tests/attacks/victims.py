@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ class Victim:
     model: bytes
     out: bytes
     certificate: bytes
+    points: np.ndarray | None = None
+    """Inputs to look at where there is a suspicion, one a row."""
     document: dict[str, Any] = field(init=False)
     arrays: dict[str, np.ndarray] = field(init=False)
     others: dict[str, bytes] = field(init=False)
@@ -59,6 +62,33 @@ def random_dense(rng: np.random.Generator, inputs: int, widths: list[int], outpu
         layers.append(linear(weight.astype(np.float32), bias.astype(np.float32)))
         before = width
     return dense(*layers, dtype="float32")
+
+
+def branching(seed: int, inputs: int) -> Network:
+    """Bounds leave units to trees of several leaves with cuts, or, with few inputs, to parts of the box."""
+    rng, widths = np.random.default_rng(seed), [inputs, 8, 8, 6, 2]
+    return dense(
+        *(
+            linear(
+                (rng.normal(size=(after, before)) / before**0.5).astype(np.float32),
+                (0.7 * rng.normal(size=after)).astype(np.float32),
+            )
+            for before, after in pairwise(widths)
+        ),
+        dtype="float32",
+    )
+
+
+def trees(count: int) -> list[Victim]:
+    """So many whose proofs have trees, and half as many whose proofs have parts; the first make the best
+    lies.
+    """
+    seeds = [("trees", seed, 8) for seed in (39, 34, 32, 31, 2, 6)[:count]]
+    seeds += [("parts", seed, 4) for seed in (10, 3, 8)[: count // 2]]
+    return [
+        victim(f"{name} {seed}", branching(seed, inputs), Box(-1, 1), time_limit=60.0)
+        for name, seed, inputs in seeds
+    ]
 
 
 def turned_on() -> Network:
@@ -106,6 +136,7 @@ def victims(seed: int, count: int = 20, shared: Path | None = None) -> list[Vict
     from relutrim.formats import load
 
     rng, found = np.random.default_rng(seed), [victim("turned on", turned_on(), method="bounds")]
+    found += trees(count // 3)
     if count > 4:
         found.append(victim("demo", load(demo_model())))
     if shared is not None:

@@ -97,7 +97,7 @@ class Pairing:
         self._alias()
 
     def _layer(self, values: Array, pooled: bool) -> Hint:
-        place, scale, apart = self._nearest(values, self._free[pooled])
+        place, scale, apart = self._nearest(values, self._free[pooled], once=pooled)
         low, high, size = values.min(0), values.max(0), np.abs(values).max(0)
         match = (place >= 0) & ((apart <= _NEAR) | ((low < -1e-9 * size) & (high > 1e-9 * size)))
         if pooled:
@@ -109,8 +109,10 @@ class Pairing:
         place = np.where(kind == ZERO, -1, place)
         return Hint(kind.astype(np.uint8), place, np.where(place < 0, 1.0, scale))
 
-    def _nearest(self, values: Array, candidates: Index) -> tuple[Index, Array, Array]:
-        """The candidate that each column is best a positive multiple of, the factor, and its error."""
+    def _nearest(self, values: Array, candidates: Index, *, once: bool = False) -> tuple[Index, Array, Array]:
+        """The candidate that each column is best a positive multiple of, the factor, and its error; of those
+        that are equally good the first, or (``once``) the first that has been chosen least.
+        """
         count = values.shape[1]
         nothing = np.full(count, -1), np.ones(count), np.full(count, np.inf)
         if not len(candidates) or not count:
@@ -119,12 +121,16 @@ class Pairing:
         norms, own = np.linalg.norm(theirs, axis=0), np.linalg.norm(values, axis=0)
         with np.errstate(all="ignore"):
             cosines = np.nan_to_num((values / own).T @ (theirs / norms), nan=-1.0)
-        best = cosines.argmax(1)
+        best, chosen = cosines.argmax(1), np.zeros(len(candidates), np.int64)
+        for row in range(count if once else 0):
+            equal = np.flatnonzero(cosines[row] >= cosines[row, best[row]] - 1e-12)
+            best[row] = equal[chosen[equal].argmin()]
+            chosen[best[row]] += 1
         some = cosines[np.arange(count), best] > 0
-        chosen = theirs[:, best]
+        found = theirs[:, best]
         with np.errstate(all="ignore"):
-            factor = (values * chosen).sum(0) / (chosen * chosen).sum(0)
-            apart = np.abs(values - factor * chosen).max(0) / np.abs(values).max(0)
+            factor = (values * found).sum(0) / (found * found).sum(0)
+            apart = np.abs(values - factor * found).max(0) / np.abs(values).max(0)
         good = some & np.isfinite(factor) & (factor > 0)
         return (
             np.where(good, candidates[best], -1),
@@ -184,7 +190,7 @@ class Pairing:
         sign = np.sign(seen)
         best, least = seen.copy(), np.full(len(at), np.inf)
         for scale in (sign, seen, np.where(np.isfinite(ratio) & (np.sign(ratio) == sign), ratio, seen)):
-            gap = own.minus(near, scale, comparison.symbols).largest(comparison.symbols)
+            gap = comparison.largest(own.minus(near, scale, comparison.symbols))
             better = gap < least
             best, least = np.where(better, scale, best), np.where(better, gap, least)
         refined = hint.scale.copy()

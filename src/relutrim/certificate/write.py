@@ -25,7 +25,7 @@ from relutrim.certificate.check.hints import TABLES
 from relutrim.certificate.check.maps import Graph
 from relutrim.certificate.groundwork import Groundwork, decoded
 from relutrim.certificate.hinting import Pairing, Seen, treatment
-from relutrim.errors import CheckFailed, InputError
+from relutrim.errors import CheckFailed, InputError, UnsupportedError
 
 if TYPE_CHECKING:
     from relutrim.certificate.records import Record
@@ -128,6 +128,24 @@ def certify(
     made = Certificate(document, arrays, {"model": work.model, "out": out}, Report())
     report = check(work.model, out, made.content())
     return Certificate(document, arrays, made.models, report)
+
+
+def certifiable(network: Network, source: bytes | None) -> bytes:
+    """The ONNX that a certificate is about: ``source``, or the one that is written for the network; an error
+    if it cannot be written, or the checker does not read it.
+    """
+    from relutrim.formats.onnx.write import network_to_proto
+
+    if source is None:
+        source = network_to_proto(exactly_storable(network)).SerializeToString(deterministic=True)
+    try:
+        read_front(source, "model")
+    except UnsupportedError as error:
+        raise UnsupportedError(
+            f"{error.message}, so the model cannot be certified; it can be compressed without a certificate",
+            where=error.where,
+        ) from None
+    return source
 
 
 def exactly_storable(network: Network) -> Network:

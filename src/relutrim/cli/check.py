@@ -13,7 +13,7 @@ import click
 from relutrim.cli.domain import ManyNumbers, domain_options, take_domain
 from relutrim.cli.inputs import load_network
 from relutrim.cli.options import arch_option, json_option
-from relutrim.errors import InputError, one_line
+from relutrim.errors import CheckFailed, InputError, one_line
 
 if TYPE_CHECKING:
     from relutrim.certificate.check import Asked
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--tolerance", type=float, metavar="EPS", help="Fail if the bound is more than EPS.")
 @click.option("--output-relu", is_flag=True, help="MODEL was compressed with this option.")
 @arch_option
+@click.option("--out-arch", metavar="A", help="The same for OUT, where it is not --arch's.")
 @json_option
 def check(
     model: Path,
@@ -36,6 +37,7 @@ def check(
     tolerance: float | None,
     output_relu: bool,
     arch: str | None,
+    out_arch: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -46,11 +48,12 @@ def check(
     python -m relutrim.certificate.check does the same.
     """
 
-    def load(path: Path) -> Network:
+    def load(key: str) -> Network:
         from relutrim.formats import as_network, suffix
 
-        network = load_network(path, arch if suffix(path) == ".pt" else None)
-        return as_network(network, output_relu=output_relu and path == model)
+        path, own = (model, arch) if key == "model" else (out, out_arch or arch)
+        network = load_network(path, own if suffix(path) == ".pt" else None)
+        return as_network(network, output_relu=output_relu and key == "model")
 
     _run(model, out, certificate, tolerance, load, options, as_json=as_json)
 
@@ -60,25 +63,29 @@ def _run(
     out: Path,
     certificate: Path,
     tolerance: float | None,
-    load: Callable[[Path], Network],
+    load: Callable[[str], Network],
     options: dict[str, Any],
     *,
     as_json: bool,
 ) -> None:
-    """Check, and say what was checked; what does not hold is an error."""
+    """Check, and say what was checked; what does not hold is an error. ``load`` reads "model" or "out"."""
     from relutrim.certificate.check import check as prove_anew
     from relutrim.certificate.check.__main__ import content
 
     proof = content(certificate)
 
-    def translated(key: str) -> bytes | None:
+    def translated(key: str) -> bytes:
         from relutrim.certificate.write import exactly_storable
         from relutrim.formats.onnx.write import network_to_proto
 
         try:
-            network = load(model if key == "model" else out)
-        except InputError:
-            return None
+            network = load(key)
+        except InputError as error:
+            name, option = ("MODEL", "--arch") if key == "model" else ("OUT", "--out-arch")
+            raise CheckFailed(
+                f"not checked: that the ONNX inside the certificate is what {name} computes, because {name} "
+                f"cannot be read ({error}); {option} says what a .pt state dict belongs to"
+            ) from None
         found: bytes = network_to_proto(exactly_storable(network)).SerializeToString(deterministic=True)
         return found
 

@@ -1,8 +1,8 @@
 """Trees in a journal: written as they grow, a piece at a time, and put together again.
 
 A tree has one record that begins it and one for everything that has been added since the last: new cuts, new
-closed leaves, the nodes that wait. Pieces say how many cuts and leaves came before, so where one is lost,
-those behind it are left out, and the tree is what it was before the loss.
+closed leaves, inputs met, the nodes that wait. Pieces say how many cuts and leaves came before, so where one
+is lost, those behind it are left out, and the tree is what it was before the loss.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from relutrim.bounds.values import Interval
 from relutrim.journal.records import (
@@ -31,7 +32,7 @@ from relutrim.journal.records import (
     take_array,
 )
 from relutrim.prove.hull.cuts import Cut
-from relutrim.prove.hull.growth import Growth
+from relutrim.prove.hull.growth import INPUTS, Growth
 from relutrim.prove.hull.model import Goal
 from relutrim.prove.hull.proof import Leaf, distinct_cuts
 from relutrim.prove.hull.tree import Tree
@@ -55,6 +56,8 @@ class TreeWriter:
     _held: list[Cut] = field(default_factory=list)
     _leaves: int = 0
     _first: Leaf | None = None
+    _input: Tensor | None = None
+    """The last input that was written."""
     _root: bool = False
     _begun: bool = False
     _last: float = field(default_factory=time.monotonic)
@@ -68,7 +71,9 @@ class TreeWriter:
         if not self._begun:
             self.append(self._beginning(growth))
             self._begun = True
-        self.append(self._piece(growth, len(growth.inputs) if whole else 1))
+        met = next((at for at, x in enumerate(reversed(tree.inputs)) if x is self._input), len(tree.inputs))
+        self.append(self._piece(growth, min(met, INPUTS)))
+        self._input = tree.inputs[-1] if tree.inputs else None
         self.known, self._last = state, time.monotonic()
 
     def _beginning(self, growth: Growth) -> Record:
@@ -103,6 +108,8 @@ class TreeWriter:
             "nodes": growth.nodes,
             "dead": growth.dead,
             "dived": growth.dived,
+            "failures": growth.failures,
+            "ranked": np.array(growth.ranked, dtype=np.int64),
             **cut_fields(self._held[before:]),
             **leaf_fields(listed, self._cuts),
             **state_fields("open", growth.open),
@@ -128,6 +135,7 @@ class TreeReader:
     leaves: list[Leaf] = field(default_factory=list)
     first: Leaf | None = None
     last: Record | None = None
+    inputs: list[np.ndarray] = field(default_factory=list)
     root: tuple[np.ndarray, np.ndarray] | None = None
 
     @classmethod
@@ -148,8 +156,10 @@ class TreeReader:
         cuts = [*self.cuts, *cuts_in(record)]
         leaves = leaves_in(record, cuts)
         states_in(record, "open")
-        take_array(record, "inputs", "<f8", 2)
-        for name, kind in (("nodes", int), ("dead", bool), ("dived", bool), ("first", bool)):
+        inputs = take_array(record, "inputs", "<f8", 2)
+        take_array(record, "ranked", "<i8", 1)
+        kinds = {"nodes": int, "failures": int, "dead": bool, "dived": bool, "first": bool}
+        for name, kind in kinds.items():
             take(record, name, kind)
         if any(not 0 <= at < len(cuts) for at in take_array(record, "pool", "<i8", 1).tolist()):
             raise RecordError("a program has a cut that there is not")
@@ -160,6 +170,7 @@ class TreeReader:
             self.first = leaves.pop()
         self.cuts, self.root, self.last = cuts, root, record
         self.leaves += leaves
+        self.inputs = [*self.inputs, *inputs][-INPUTS:]
 
     def growth(self, ranges: Mapping[str, Interval]) -> Growth | None:
         """The tree as it stood; None if not a single piece is there."""
@@ -175,8 +186,10 @@ class TreeReader:
             self.first if opened else None,
             self.root,
             tuple(self.cuts[at] for at in self.last["pool"].tolist()),
-            torch.from_numpy(self.last["inputs"]),
+            torch.from_numpy(np.stack(self.inputs) if self.inputs else self.last["inputs"]),
             max(0, self.last["nodes"]),
             self.last["dead"],
             self.last["dived"],
+            tuple(self.last["ranked"].tolist()),
+            max(0, self.last["failures"]),
         )

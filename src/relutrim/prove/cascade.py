@@ -103,23 +103,26 @@ class Cascade:
         self.recall_rest()
         return counted
 
-    def look(self, phase: str, find: Callable[[], Tensor]) -> None:
+    def look(self, phase: str, find: Callable[[], Tensor], *, cheap: bool = False) -> None:
         """Observe the inputs that ``find`` proposes. Where a journal has this step, it is those of them that
-        showed something.
+        showed something; both if finding is ``cheap``, because a run that goes on need not come by in quite
+        the same way, and then the journal's are another step's.
         """
         if self.journal is None:
             self.witnesses.observe(find())
             return
         key = self.journal.key(phase)
         points = self.journal.recall(key, self.region.lo)
-        if points is not None:
+        if points is None:
+            self.recall_rest()
+        else:
             self.witnesses.observe(points)
-            return
-        self.recall_rest()
-        before = len(self.witnesses.pool)
-        self.witnesses.observe(find())
-        # A search that time has cut short is done again.
-        self.journal.remember(None if self.deadline.passed else key, self.witnesses.since(before))
+        if points is None or cheap:
+            before = len(self.witnesses.pool)
+            self.witnesses.observe(find())
+            # A search that time has cut short is done again.
+            again = points is not None or self.deadline.passed
+            self.journal.remember(None if again else key, self.witnesses.since(before))
 
     def recall_rest(self) -> None:
         """Observe whatever inputs the journal has that no step asked for."""

@@ -166,7 +166,7 @@ class Programs:
         self.cascade.prove(tree.target, tree.neuron, tree.sign, tree.lower, tree.proof, fresh)
         like = self.cascade.region.lo
         points = torch.cat([like.new_zeros(0, len(like)), *(x.to(like) for x in tree.inputs)])
-        self.cascade.look(self._phase, lambda: self.cascade.region.project(points))
+        self.cascade.look(self._phase, lambda: self.cascade.region.project(points), cheap=True)
         self.cascade.report("programs")
 
     def _search(self, trees: Sequence[Tree]) -> None:

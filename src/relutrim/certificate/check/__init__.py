@@ -130,7 +130,7 @@ def prove_ranges(
     deadline: float = _FOREVER,
 ) -> Ranges:
     """The ranges of all layers' inputs: intervals, linear bounds, and then what hints prove."""
-    ranges = Ranges(graph, domain, deadline)
+    ranges = Ranges(graph, domain.narrowed(), deadline)
     while (layer := ranges.advance()) is not None:
         at, known = len(ranges.layers), [len(layer.open())]
         ranges.tighten(layer, layer.open)

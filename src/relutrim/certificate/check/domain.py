@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from relutrim.certificate.check.maps import Affine, Graph, Map, Node
-from relutrim.certificate.check.rounding import ETA, ROOM, Array, centred, gamma, quotient
+from relutrim.certificate.check.rounding import ETA, ROOM, Array, centred, down, gamma, quotient, up
 from relutrim.errors import InputError
 
 _SWEEPS = 4
@@ -77,6 +77,25 @@ class Domain:
             if not (low >= self.lower[at] and high <= self.upper[at]):
                 return f"it is certified only where {self.lower[at]:g} <= G x <= {self.upper[at]:g}"
         return None
+
+    def narrowed(self) -> Domain:
+        """The same points in a smaller box: ``g_i x_i`` is what ``G_j x`` leaves of its range beside the
+        other terms, in each constraint in turn; ``off`` covers what their sums lose. An end that is NaN
+        says nothing. Where no point is left, the box stays as it is, which is not wrong either.
+        """
+        lo, hi = self.lo.copy(), self.hi.copy()
+        for row, lower, upper in [*zip(self.rows, self.lower, self.upper, strict=True)] * _SWEEPS:
+            used = np.flatnonzero(row)
+            g = row[used]
+            ends = g * lo[used], g * hi[used]
+            least, most = np.minimum(*ends), np.maximum(*ends)
+            size = float(np.maximum(np.abs(least), np.abs(most)).sum())
+            off = gamma(used.size + 8) * size * ROOM + (2 * used.size + 8) * ETA
+            low = down(lower - up(most.sum() - most + off)) / g
+            high = up(upper - down(least.sum() - least - off)) / g
+            lo[used] = np.fmax(lo[used], down(np.where(g > 0, low, high)))
+            hi[used] = np.fmin(hi[used], up(np.where(g > 0, high, low)))
+        return replace(self, lo=lo, hi=hi) if (lo <= hi).all() else self
 
     def least(self, forms: Array) -> Array:
         """A number below ``c . x`` on the whole domain, for each row ``c``, whatever the rounding.

@@ -85,9 +85,22 @@ class Comparison:
 
         found = self._through(other, hints, layer)
         return [
-            b.minus(a, np.ones(len(a.c)), self.symbols).largest(self.symbols)
+            self.largest(b.minus(a, np.ones(len(a.c)), self.symbols))
             for a, b in zip(self.outputs, found, strict=True)
         ]
+
+    def largest(self, gap: Expression) -> Array:
+        """How far each entry can be from 0; the domain's constraints hold for what it has of the inputs."""
+        plain, domain = gap.largest(self.symbols), self._ranges.domain
+        if not len(domain.rows):
+            return plain
+        inputs = gap.ids < domain.lo.size
+        forms = np.zeros((len(gap.c), domain.lo.size))
+        forms[:, gap.ids[inputs]] = gap.a[inputs].T
+        low, high = Expression(gap.ids[~inputs], gap.a[~inputs], gap.c, gap.r).ends(self.symbols)
+        ends = down(low + domain.least(forms)), up(high - domain.least(-forms))
+        found: Array = np.fmin(plain, np.maximum(0.0, np.maximum(-ends[0], ends[1])))
+        return found
 
     @np.errstate(all="ignore")
     def _through(
@@ -140,7 +153,7 @@ class Comparison:
             ends = np.zeros((2, at.size))
             for own, units, numbers in groups:
                 ends[:, own] = units.layer.lo[numbers], units.layer.hi[numbers]
-            gap = inputs.take(at).minus(self.named(groups)[0], scale, self.symbols).largest(self.symbols)
+            gap = self.largest(inputs.take(at).minus(self.named(groups)[0], scale, self.symbols))
             known.meet(at, 1.0, down(down(scale * ends[0]) - gap))
             known.meet(at, -1.0, -up(up(scale * ends[1]) + gap))
         ranges.tighten(known, lambda: self._open(hint, known))
@@ -193,7 +206,7 @@ class Comparison:
             if ((mine < 0) != (theirs < 0)).any():
                 raise CheckFailed("a hint compares windows of different kinds")
             gap = inputs.take(mine).minus(near, scale, self.symbols)
-            size = np.maximum(size, np.where(mine < 0, 0.0, gap.largest(self.symbols)))
+            size = np.maximum(size, np.where(mine < 0, 0.0, self.largest(gap)))
         made = Expression.joined(len(at), *((own, units.outputs.take(n)) for own, units, n in groups))
         rest = Expression(np.zeros(0, np.int64), np.zeros((0, len(at))), np.zeros(len(at)), np.zeros(len(at)))
         if known.relu:

@@ -50,7 +50,7 @@ class Map:
                 rows = picked(batch[at : at + step], self.index[group].reshape(-1)).reshape(-1, width)
                 product = (rows @ weight[group].T).reshape(-1, count, weight.shape[1])
                 made[at : at + step, group] = product.swapaxes(1, 2)
-        return made.reshape(len(batch), -1)
+        return made.reshape(len(batch), groups * weight.shape[1] * count)  # also of no rows at all
 
     def columns(self, inputs: int) -> Array:
         """What becomes of each input alone: ``M``, transposed."""

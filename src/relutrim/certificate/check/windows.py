@@ -129,6 +129,8 @@ def _max_pool(call: Call) -> Tensor:
     windows, counts = _windows_of(call, value, call.attribute("kernel_shape"))
     if not (windows >= 0).any(2).all() or any(call.node.output[1:]):
         raise UnsupportedError("a maximum over nothing, or its place")
+    # Padding behind all entries: windows of the same entries are the same then, wherever theirs was.
+    windows = np.take_along_axis(windows, np.argsort(windows < 0, axis=2, kind="stable"), 2)
     return call.add(Maximum(windows.reshape(-1, windows.shape[2])), [value], [*value.shape[:2], *counts])
 
 

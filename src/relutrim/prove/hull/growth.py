@@ -24,7 +24,8 @@ class Growth:
 
     ``neurons`` says which neuron has which number, ``first`` is the root with its bound, ``root`` its point
     and the multipliers of its rows, ``cuts`` are those in the program, ``inputs`` the last inputs met, one a
-    row.
+    row. ``ranked`` is what the last solution would branch on, which the next node needs where it has no
+    solution of its own, and ``failures`` how many nodes had none.
     """
 
     goal: Goal
@@ -39,6 +40,8 @@ class Growth:
     nodes: int
     dead: bool
     dived: bool
+    ranked: tuple[int, ...] = ()
+    failures: int = 0
 
     def points_fit(self, columns: int, rows: int, inputs: int) -> bool:
         """Whether the root's point, its multipliers and the inputs have the right sizes, and are finite."""

@@ -49,6 +49,8 @@ class Program:
         self.lo, self.hi, self.cost, self.offset = lo.copy(), hi.copy(), cost, offset
         self.rows: list[Row] = []
         self.ray: Array | None = None
+        self.late = False
+        """Whether the last solve was cut short by its limit of time: that says nothing about the program."""
         self._solver = _quiet_solver()
         model = highspy.HighsLp()
         model.num_col_, model.num_row_ = len(lo), 0
@@ -114,6 +116,7 @@ class Program:
         point means nothing then, and :meth:`lower_bound` of the duals is at least ``enough``.
         """
         until = self._solver.getRunTime() + max(0.0, seconds)
+        self.late = False
         self._run(until, enough)
         if self._solver.getModelStatus() == highspy.HighsModelStatus.kObjectiveBound:
             reached = self._solution()
@@ -122,8 +125,9 @@ class Program:
                 return reached
             self._run(until, math.inf)
         self.ray = self._dual_ray()
-        optimal = self._solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
-        return self._solution() if optimal else None
+        status = self._solver.getModelStatus()
+        self.late = status == highspy.HighsModelStatus.kTimeLimit
+        return self._solution() if status == highspy.HighsModelStatus.kOptimal else None
 
     def lower_bound(self, duals: Array) -> float:
         """A number that the program's value is not below, for **any** duals; NaN if they lead nowhere.

@@ -97,7 +97,7 @@ class Tree:
         self.ahead -= known
         if self._thicket is None:
             root = self._leaf_of_root()
-            if root is None:
+            if root is None or not self.model.both:  # nothing to start from, or to split
                 self.dead = True
                 return
             self._thicket = Thicket(self.model, root, self._open, device)
@@ -122,24 +122,30 @@ class Tree:
     def _solve(self, states: dict[int, bool], rounds: tuple[int, int], deadline: Deadline) -> None:
         self.model.split(states)
         leaf, last = self._cut_and_solve(states, rounds[bool(states)], deadline)
-        self.nodes += 1
+        # Ask the solver too: its clock need not be ours.
+        late = last is None and (deadline.passed or self.model.program.late)
         if not states:
             self.lower, self.root = leaf.bound, last
             self.proof = Proof.of(self.model, [leaf]) if leaf.bound > -math.inf else None
         if leaf.bound >= 0:
+            self.nodes += 1
             self._leaves.append(leaf)
             if self.closed:
                 self._conclude()
             return
+        if late:  # not solved, so it does not count
+            self._open.append(states)
+            return
+        self.nodes += 1
         ranked = self._ranked
         if last is not None:
             self.model.purge(last[1])
-        elif not deadline.passed:
+        else:
             self._failures += 1
             if ranked:  # without a solution, what costs most elsewhere, or any other
                 ranked = [*ranked, *self.model.both]
         branch = next((number for number in ranked if number not in states), None)
-        if branch is None or self._failures > _FAILURES or (last is None and deadline.passed):
+        if branch is None or self._failures > _FAILURES:
             self._open.append(states)
             self.dead = not deadline.passed
             return
@@ -149,11 +155,11 @@ class Tree:
         """From the root's solution, fix every state to what it leans to: the input that is best then is often
         a witness.
         """
-        self.dived = True
         if self.root is None:
             return
         self.model.split(self.model.leanings(self.root[0]))
         solved = self.model.program.solve(seconds)
+        self.dived = not self.model.program.late
         if solved is not None:
             self._note(solved[0])
 
@@ -213,6 +219,8 @@ class Tree:
             self.nodes,
             self.dead,
             self.dived,
+            tuple(self._ranked),
+            self._failures,
         )
 
     @classmethod
@@ -233,6 +241,7 @@ class Tree:
             or any(leaf.states for leaf in first)
             or not fits(model, [*leaves, *(Leaf(states, math.nan) for states in grown.open)], grown.cuts)
             or not covers(cases)
+            or not {*grown.ranked} <= {*model.both}
             or not grown.points_fit(len(model.program.lo), model.base, backward.region.size)
         ):
             return None
@@ -249,6 +258,7 @@ class Tree:
         tree.nodes = tree.ahead = grown.nodes
         tree.root, tree.dived = grown.root, grown.dived
         tree.dead = grown.dead and all(closed)
+        tree._ranked, tree._failures = list(grown.ranked), grown.failures
         tree.inputs = [point[None] for point in grown.inputs.to(backward.region.lo)]
         if tree.closed:
             tree._conclude()
