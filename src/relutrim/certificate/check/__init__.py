@@ -180,7 +180,10 @@ def _graph(
     wanted = need(said, "sha256", str)
     unpacked = content
     if content[:2] == b"\x1f\x8b" and sha256(content) != wanted:
-        unpacked = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(content, 64 * MOST)
+        packed = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        unpacked = packed.decompress(content, 64 * MOST)
+        if not packed.eof or packed.unused_data:
+            raise CheckFailed(f"{name} is not one whole gzip file")
     if sha256(unpacked) == wanted:
         report.lines.append(f"{name}: sha256 {wanted}{'' if unpacked is content else ', unpacked'}")
         return read_front(unpacked, key, deadline)

@@ -32,7 +32,8 @@ def decoded(archive: Archive) -> dict[int, list[Callable[[], dict[str, Any]]]]:
     forgotten: many hints may name the same long stretches.
     """
     found: dict[int, list[Callable[[], dict[str, Any]]]] = {}
-    count, inputs = need(archive.document, "proofs", int), len(archive.arrays["domain.lo"])
+    name = need(need(archive.document, "domain", dict), "lo", str)  # the very array that the domain has
+    count, inputs = need(archive.document, "proofs", int), len(archive.arrays[name])
     if not count:
         return found
     shapes = {name: (-1, columns) if columns else (-1,) for name, columns in TABLES.items()}

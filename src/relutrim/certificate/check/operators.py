@@ -6,7 +6,7 @@ What only moves numbers is left to ONNX's own reference implementation, which mo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ def _moved(call: Call) -> list[Tensor]:
     if call.node.op_type == "Gather":
         along = shapes[0][call.attribute("axis", 0)]
         size_of([np.asarray(call.inputs[1]).size, starts[1] // max(1, along)])
+    _agreed(call, shapes[0])
     if not values:
         return _reference(call, call.inputs)
     numbered = [places(shape) + at for shape, at in zip(shapes, starts[:-1], strict=True)]
@@ -48,6 +49,20 @@ def _moved(call: Call) -> list[Tensor]:
         return call.emit(maps, [call.value(k) for k in values], numbers.shape, flat[at])
 
     return [made(numbers) for numbers in _reference(call, [*numbered, *call.inputs[count:]])]
+
+
+def _agreed(call: Call, shape: Sequence[int]) -> None:
+    """Refuse where the reference implementation does something else than ONNX says: axes that are not in
+    order it takes one after the other, and a start before the first entry it does not move to that entry.
+    """
+    kind, axes = call.node.op_type, list(call.attribute("axes", ()))
+    if kind in ("Squeeze", "Unsqueeze") and len(axes) > 1 and (min(axes) < 0 or axes != sorted(set(axes))):
+        raise UnsupportedError(f"its axes {axes} are not in order")
+    if kind == "Slice" and call.given(4) is not None:
+        starts, steps = call.numbers(1, "starts") or [], call.numbers(4, "steps") or []
+        along = call.numbers(3, "axes") or range(len(starts))
+        if any(d < 0 and s < -shape[a] for s, a, d in zip(starts, along, steps, strict=True)):
+            raise UnsupportedError(f"it begins at {starts}, before the first entry, and goes back")
 
 
 def _reference(call: Call, inputs: list[Any]) -> list[Any]:
@@ -166,6 +181,10 @@ def _batch_normalised(call: Call) -> Tensor:
     """``gain (x - mean) / sqrt(variance + epsilon) + bias`` along axis 1."""
     if call.attribute("training_mode", 0) or any(call.node.output[1:]):
         raise UnsupportedError("it is in training mode")
+    if not call.attribute("spatial", 1) or any(
+        call.array(k).shape != call.value().shape[1:2] for k in range(1, 5)
+    ):
+        raise UnsupportedError("it has other numbers than one per channel")
     shape = (1, -1, *(1,) * (len(call.value().shape) - 2))
     gain, bias, mean, variance = (call.array(k).reshape(shape) for k in range(1, 5))
     spread = np.sqrt(variance + call.attribute("epsilon", float(np.float32(1e-5))))

@@ -1,6 +1,7 @@
 """From ONNX bytes to the checker's own graph, for one input at a time.
 
-A batch axis, of open or fixed length, stands there with length 1. An operator that has no handler is refused
+An open batch axis stands there with length 1. One of a fixed length above 1 is read as it is: its rows could
+be mixed, and then no row by itself says what the model computes. An operator that has no handler is refused
 by name.
 """
 
@@ -40,20 +41,17 @@ def read(content: bytes, deadline: float = float("inf")) -> Graph:
     kinds = [entry.type.tensor_type.elem_type for entry in inputs]
     if kinds not in ([TensorProto.FLOAT], [TensorProto.DOUBLE]):
         raise UnsupportedError("models with one float32 or float64 input are read")
+    if not inputs[0].type.tensor_type.HasField("shape"):
+        raise UnsupportedError("the input has no shape")
     made = [name for node in model.graph.node for name in node.output if name]
     names = Counter([*made, inputs[0].name, *(tensor.name for tensor in model.graph.initializer)])
     if max(names.values()) > 1:
         raise InputError(f"the tensor {names.most_common(1)[0][0]!r} is made twice")
     sizes = [int(axis.dim_value) for axis in inputs[0].type.tensor_type.shape.dim]
     marked = {entry.key: entry.value for entry in model.metadata_props}.get("relutrim.batch_axis") == "none"
-    single = len(sizes) > 1 and not marked and sizes[0] != 1
+    single = len(sizes) > 1 and not marked and sizes[0] < 1
     draft = Draft(opsets[0], kinds[0] == TensorProto.DOUBLE, deadline)
-    try:
-        return _graph(model.graph, inputs[0].name, [1, *sizes[1:]] if single else sizes, draft)
-    except RelutrimError:
-        if not single or sizes[0] < 1:
-            raise
-        return _graph(model.graph, inputs[0].name, sizes, draft)  # axis 0 may be no batch
+    return _graph(model.graph, inputs[0].name, [1, *sizes[1:]] if single else sizes, draft)
 
 
 def _graph(proto: onnx.GraphProto, name: str, shape: Sequence[int], draft: Draft) -> Graph:
@@ -93,6 +91,8 @@ def _made(node: onnx.NodeProto, tensors: dict[str, Tensor], draft: Draft) -> dic
         raise UnsupportedError(f"it is an operator of the domain {node.domain!r}")
     if node.op_type not in _HANDLERS:
         raise UnsupportedError(f"the checker does not read the operator {node.op_type}")
+    if len({a.name for a in node.attribute}) != len(node.attribute):
+        raise InputError("it has an attribute twice")
     if any(a.type not in _PLAIN or a.ref_attr_name for a in node.attribute):
         raise UnsupportedError("it has attributes that are neither numbers, words nor tensors")
     missing = [name for name in node.input if name and name not in tensors]

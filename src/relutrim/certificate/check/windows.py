@@ -48,6 +48,8 @@ def _windows_of(call: Call, value: Value, kernel: Sequence[int]) -> tuple[Index,
         raise InputError(f"windows of {list(kernel)}, auto_pad {way}")
     if way != "NOTSET" and any(call.attribute("pads") or ()):
         raise UnsupportedError(f"auto_pad {way} beside pads, which exclude each other")
+    if "Pool" in call.node.op_type and way.startswith("SAME") and max(call.attribute("dilations") or [1]) > 1:
+        raise UnsupportedError(f"auto_pad {way} with dilations, about which runtimes disagree")
     ways = zip(value.shape[2:], kernel, _sizes(call, len(kernel)), strict=True)
     for size, k, (step, gap, before, behind) in ways:
         reach = gap * (k - 1) + 1
