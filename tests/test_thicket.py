@@ -159,7 +159,7 @@ def test_what_breaks_off_leaves_every_case_to_somebody(monkeypatch, calls, error
     with pytest.raises(error):
         tree.spread(64, Deadline(20), CPU)
     assert covers([*leaves(tree), *tree._open])
-    assert tree._open == tree._thicket.open
+    assert tree._thicket is None
 
 
 def test_a_bound_that_is_only_claimed_closes_nothing(monkeypatch):

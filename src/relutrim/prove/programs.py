@@ -291,7 +291,7 @@ class Programs:
 def _spread(tree: Tree, nodes: int, deadline: Deadline, device: torch.device, jobs: int) -> None:
     try:
         tree.spread(nodes, deadline, device, jobs)
-    except RuntimeError:  # a device without memory, say, decides nothing
+    except (RuntimeError, MemoryError):  # a device without memory, say, decides nothing
         tree.dead = True
 
 

@@ -6,6 +6,7 @@ the program's rows, and only counts if its bound, evaluated with rounding, says 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -68,7 +69,8 @@ class Thicket:
         self._exact = Dual(self.model, self.device, torch.float64)
         self._exact.scales = [scale.double() for scale in self._dual.scales]
         self._stack = [own.repeated(len(self.open)) for own in first]
-        size = sum(SLOTS * level.weight.numel() for level in self._dual.levels)
+        # Where all weights were dropped as too small to matter, there is no inequality to store.
+        size = max(1, sum(SLOTS * level.weight.numel() for level in self._dual.levels))
         size *= torch.finfo(self._dual.dtype).bits // 8
         self.width = int(min(max(_BYTES.get(self.device.type, 3e7) // size, 8), _NODES))
 
@@ -284,13 +286,34 @@ class _Worked:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """The products are small: threads would wait for one another most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    """The products are small: threads would wait for one another most of the time.
+
+    A thread that is new takes the number that was set last, by whatever thread: only the first of several at
+    once sees what it was before.
+    """
+    with _THREADS.lock:
+        if not _THREADS.inside:
+            _THREADS.usual = torch.get_num_threads()
+        _THREADS.inside += 1
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        with _THREADS.lock:
+            _THREADS.inside -= 1
+            torch.set_num_threads(_THREADS.usual)
+
+
+@dataclass(eq=False)
+class _Threads:
+    """How many blocks are in :func:`_one_thread`, and how many threads torch had before the first."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    inside: int = 0
+    usual: int = 1
+
+
+_THREADS = _Threads()
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,6 +28,8 @@ _STALL = 0.03
 """Rounds of cuts go on while each closes at least this share of what is missing."""
 _PURGE = 3
 """Every so many rounds, cuts that carry no dual go."""
+_LEAVES = 20_000
+"""A tree of more leaves is given up: a leaf takes about 100 kB."""
 _FAILURES = 16
 """Nodes of a tree that may come without a solution before it is given up."""
 
@@ -81,6 +83,7 @@ class Tree:
         for _ in range(nodes - known):
             if self.closed or self.dead or deadline.passed:
                 return
+            self._thicket = None  # its multipliers are of the nodes as they were
             states = self._open.pop()
             try:
                 self._solve(states, rounds, deadline)
@@ -104,11 +107,14 @@ class Tree:
         thicket, until = self._thicket, self.nodes + nodes - known
         while self.nodes < until and not (self.closed or self.dead or deadline.passed):
             before = thicket.nodes
+            self._thicket = None  # until what it does is noted, whatever interrupts
             self._leaves += thicket.step(until - self.nodes, deadline, jobs)
-            self._open, self.dead = thicket.open, thicket.stuck
+            self._open, self.dead = thicket.open, thicket.stuck or len(self._leaves) > _LEAVES
+            self._thicket = thicket
             self.nodes += thicket.nodes - before
             for point in thicket.points:
                 self._note(point)
+            del self.inputs[: -2 * INPUTS]
             if self.closed:
                 self._conclude()
             if self.watch is not None:
