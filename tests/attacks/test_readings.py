@@ -1,0 +1,151 @@
+"""Pairs of models that a runtime tells apart: the checker reads neither as the other."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from attacks.forging import accepted, forged, hint_of, onnx_of, repacked, unpacked
+from relutrim.errors import RelutrimError
+
+node = helper.make_node
+
+
+def passes(model: bytes, out: bytes, size: int, bound: float = 1e-5, **hints) -> bool:
+    """Whether a certificate of the two on [-1, 1] can be made and is accepted."""
+    try:
+        content = forged(model, out, [-1.0] * size, [1.0] * size, bound=bound, **hints)
+    except RelutrimError:
+        return False
+    return accepted(model, out, content)
+
+
+def linear(weights, shape, opset=11) -> bytes:
+    return onnx_of([node("MatMul", ["x", "w"], ["y"])], shape, {"w": np.array(weights)}, opset=opset)
+
+
+@pytest.mark.parametrize("axes", [[2, 0], [-2, -4]])
+def test_axes_out_of_order_are_those_of_the_outcome(axes):
+    nodes = [
+        node("Unsqueeze", ["x"], ["u"], axes=axes),
+        node("Mul", ["u", "c"], ["v"]),
+        node("ReduceSum", ["v"], ["y"], axes=[2, 3], keepdims=0),
+    ]
+    model = onnx_of(nodes, [1, 2], {"c": np.array([[1.0], [3.0]])}, opset=11)
+    assert not passes(model, linear([[1.0], [3.0]], [1, 2]), 2)
+
+
+def test_a_slice_that_goes_back_from_before_the_first_entry_has_that_entry():
+    nodes = [
+        node("Slice", ["x", "s", "e", "a", "d"], ["u"]),
+        node("Concat", ["x", "u"], ["v"], axis=1),
+        node("ReduceSum", ["v"], ["y"], axes=[1], keepdims=1),
+    ]
+    where = {"s": np.array([-10]), "e": np.array([-20]), "a": np.array([1]), "d": np.array([-1])}
+    model = onnx_of(nodes, [1, 3], where, opset=11)
+    assert not passes(model, linear([[1.0], [1.0], [1.0]], [1, 3]), 3)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2,)])
+def test_a_batch_normalisation_has_one_number_per_channel(shape):
+    nodes = [
+        node("BatchNormalization", ["x", "g", "z", "z", "o"], ["u"], spatial=0, epsilon=0.0),
+        node("Slice", ["u"], ["y"], starts=[0], ends=[1], axes=[1]),
+    ]
+    numbers = {"g": np.array([1.0, 3.0]), "z": np.zeros(2), "o": np.ones(2)}
+    model = onnx_of(nodes, [1, 1, 2], {k: v.reshape(shape) for k, v in numbers.items()}, opset=7)
+    out = onnx_of([node("Mul", ["x", "g"], ["y"])], [1, 1, 2], {"g": np.ones(1)}, opset=7)
+    assert not passes(model, out, 2)
+
+
+def test_an_attribute_twice_is_refused():
+    twice = node("Gemm", ["x", "w"], ["y"], alpha=1.0)
+    twice.attribute.append(helper.make_attribute("alpha", 5.0))
+    weight = np.array([[1.0], [3.0]])
+    assert not passes(onnx_of([twice], [1, 2], {"w": weight}), linear(weight, [1, 2]), 2)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_rows_of_a_fixed_batch_are_not_read_one_by_one(size):
+    """Reversed rows are no identity, and the length of the batch is what the file says."""
+    back = {"s": np.array([-1]), "e": np.array([-9]), "a": np.array([0]), "d": np.array([-1])}
+    model = onnx_of([node("Slice", ["x", "s", "e", "a", "d"], ["y"])], [2, 2], back, opset=11)
+    assert not passes(model, onnx_of([node("Identity", ["x"], ["y"])], [2, 2], {}, opset=11), size)
+
+
+@pytest.mark.parametrize("size", [3, 6])
+def test_the_length_of_a_fixed_batch_is_what_the_file_says(size):
+    nodes = [
+        node("Shape", ["x"], ["h"]),
+        node("Gather", ["h", "i"], ["e"], axis=0),
+        node("Slice", ["x", "s", "e", "a"], ["u"]),
+        node("ReduceSum", ["u"], ["y"], axes=[1], keepdims=1),
+    ]
+    model = onnx_of(nodes, [2, 3], {"i": np.array([0]), "s": np.array([0]), "a": np.array([1])}, opset=11)
+    assert not passes(model, linear([[1.0], [0.0], [0.0]], [2, 3]), size)
+
+
+def test_an_input_without_a_shape_is_refused():
+    def shapeless(only):
+        model = onnx.ModelProto.FromString(onnx_of([only], [1], {}, opset=11))
+        model.graph.input[0].type.tensor_type.ClearField("shape")
+        return model.SerializeToString()
+
+    model = shapeless(node("ReduceSum", ["x"], ["y"], keepdims=0))
+    assert not passes(model, shapeless(node("Identity", ["x"], ["y"])), 1)
+
+
+def test_a_packed_file_is_one_file():
+    """Every other reader takes the second member for a part of the model too."""
+    model = onnx_of([node("Relu", ["x"], ["y"])], [1, 1], {})
+    more = onnx.ModelProto()
+    more.graph.node.append(node("Neg", ["y"], ["z"]))
+    more.graph.output.append(helper.make_tensor_value_info("z", 1, None))
+    content = forged(model, model, [-1.0], [1.0], bound=1e-9)
+    assert accepted(model, gzip.compress(model), content)
+    assert not accepted(model, gzip.compress(model) + gzip.compress(more.SerializeToString()), content)
+
+
+def test_boxes_are_as_wide_as_the_domain_that_is_named():
+    """An array that only looks like the domain's says nothing about it: boxes of one column would shift every
+    unit behind the inputs, and relu(u0 - 3), which is in [1, 3], would be proved 0.
+    """
+
+    def network(last):
+        nodes = [
+            node("MatMul", ["x", "w"], ["a"]),
+            node("Add", ["a", "b"], ["c"]),
+            node("Relu", ["c"], ["u"]),
+            node("MatMul", ["u", "v"], ["d"]),
+            node("Add", ["d", "e"], ["f"]),
+            node("Relu", ["f"], ["g"]),
+            node("MatMul", ["g", "l"], ["y"]),
+        ]
+        weights = {"w": [[1.0, 0.1, 0.1], [0.0] * 3], "b": [5.0, 0, 0], "v": [[1.0], [0.0], [0.0]]}
+        weights |= {"e": [-3.0], "l": [[last]]}
+        return onnx_of(nodes, [1, 2], {name: np.array(values) for name, values in weights.items()})
+
+    model, out = network(1.0), network(0.0)
+    hints = {
+        "model_hints": [hint_of([0] * 3), hint_of([2])],
+        "out_hints": [hint_of([3] * 3, [0, 1, 2]), hint_of([3], [3])],
+    }
+    content = forged(model, out, [-1.0] * 2, [1.0] * 2, slack=0.0, bound=1e-9, **hints)
+    document, arrays, others = unpacked(content)
+    document["domain"] |= {"lo": "d.lo", "hi": "d.hi"}
+    arrays |= {"d.lo": arrays["domain.lo"], "d.hi": arrays["domain.hi"], "domain.lo": np.zeros(1)}
+    none = {"rows": 3, "cuts": 5, "leaves": 5, "states": 3}
+    arrays |= {f"proof.{name}": np.zeros((0, width), "<i4") for name, width in none.items()}
+    arrays |= {"proof.hints": np.array([[1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 1]], "<i4")}
+    arrays |= {
+        "proof.subset": np.zeros(0, "<i4"),
+        "proof.at": np.zeros(0, "<i4"),
+        "proof.values": np.zeros(0),
+    }
+    arrays |= {"proof.part": np.zeros(1, "<i4"), "proof.lo": -np.ones((1, 1)), "proof.hi": np.ones((1, 1))}
+    document["proofs"] = 1
+    assert not accepted(model, out, repacked(document, arrays, others))
