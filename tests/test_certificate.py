@@ -26,8 +26,9 @@ from certifying import (
 )
 from relutrim.certificate import schema
 from relutrim.certificate.check import Asked, check
+from relutrim.certificate.write import certifiable
 from relutrim.domain import Box, NormalizedBox
-from relutrim.errors import CheckFailed, InputError, RelutrimError
+from relutrim.errors import CheckFailed, InputError, RelutrimError, UnsupportedError
 from relutrim.formats.onnx.write import network_to_proto
 from relutrim.network import Add, MaxPool, Mean, Network, Node, Output, Port, Relu, Reshape, Take
 from rewriting import dense, graph, linear
@@ -232,3 +233,11 @@ def test_the_outputs_tail_must_be_kept():
     other = proto.SerializeToString()
     with pytest.raises(CheckFailed, match="tails"):
         check(model, other, for_out(content, other))
+
+
+def test_a_fixed_batch_is_refused_before_the_analysis():
+    network = small()
+    proto = network_to_proto(network)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
+    with pytest.raises(UnsupportedError, match="fixed length"):
+        certifiable(network, proto.SerializeToString())

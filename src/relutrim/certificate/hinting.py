@@ -161,7 +161,8 @@ class Pairing:
                     continue
                 other = max(others, key=lambda c: near[row, c] > 0)
                 mine, theirs = self._every[:, free[row]], self._every[:, free[other]]
-                scale = _round(float(mine @ theirs) / float(theirs @ theirs))
+                with np.errstate(all="ignore"):  # squares of subnormal numbers are 0
+                    scale = _round(float(np.nan_to_num((mine @ theirs) / (theirs @ theirs))))
                 if scale != 0 and np.abs(mine - scale * theirs).max() <= 1e-6 * np.abs(mine).max():
                     at = free[row] - start
                     hint.kind[at], hint.place[at], hint.scale[at] = MATCH, free[other], scale

@@ -139,7 +139,9 @@ def certifiable(network: Network, source: bytes | None) -> bytes:
     if source is None:
         source = network_to_proto(exactly_storable(network)).SerializeToString(deterministic=True)
     try:
-        read_front(source, "model")
+        front = read_front(source, "model")
+        if front.sizes[0] != network.size(network.input.name):
+            raise UnsupportedError("its batch has a fixed length, so that its rows could be mixed")
     except UnsupportedError as error:
         raise UnsupportedError(
             f"{error.message}, so the model cannot be certified; it can be compressed without a certificate",
