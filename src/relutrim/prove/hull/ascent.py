@@ -3,8 +3,7 @@ where the bounds are attained.
 
 Mixtures are stepped as they are, clipped at 0 and scaled to a sum of 1, not as a softmax: an inequality that
 is out of use comes back in one step, where a softmax would take dozens. Pushes are in units of what a neuron
-weighs at the root. Measured on the paper's hard networks, 30 steps reach what the linear program would be
-worth with the same inequalities, for a twentieth of the time.
+weighs at the root.
 """
 
 from __future__ import annotations
