@@ -4,22 +4,28 @@ is up or something breaks.
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import oracle
 import strategies
 from relutrim.domain import Box
 from relutrim.network import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull import thicket as module
-from relutrim.prove.hull.dual import FIRST_CUT, SLOTS, Multipliers
+from relutrim.prove.hull.dual import Dual, Multipliers
+from relutrim.prove.hull.frontier import raised
 from relutrim.prove.hull.model import Goal, Model
-from relutrim.prove.hull.proof import Leaf, covers, evaluate
-from relutrim.prove.hull.thicket import Thicket
+from relutrim.prove.hull.packed import fits, packed_bounds
+from relutrim.prove.hull.packing import packed
+from relutrim.prove.hull.proof import covers, evaluate
 from relutrim.prove.hull.tree import Tree
 from test_hull import bounded, open_ends, open_neurons, slow, true_bound
 
@@ -55,34 +61,97 @@ def test_many_nodes_prove_what_has_a_margin(problem):
             assert tree.closed
 
 
+def any_multipliers(dual: Dual, nodes: int, numbers: np.random.Generator) -> list[Multipliers]:
+    """Leans, mixtures, pushes and shares as they come."""
+    batch = []
+    for level in dual.levels:
+        count, shape = len(level.layer.numbers), level.places.shape
+        mix = torch.tensor(numbers.uniform(size=(4, count, nodes)) ** 4)
+        batch.append(
+            Multipliers(
+                torch.tensor(numbers.uniform(size=(count, nodes))),
+                mix / mix.sum(0),
+                torch.tensor(numbers.uniform(size=(count, nodes))),
+                torch.tensor(numbers.uniform(size=(*shape, nodes)).round(1).clip(0, 1)),
+            )
+        )
+    return batch
+
+
+def models(problem) -> list[Model]:
+    cascade = bounded(problem)
+    goals = [
+        Goal.of(cascade.backward, relu.inputs[0], neuron, 1.0, 99)
+        for relu, neuron in open_neurons(cascade)[:3]
+    ]
+    return [model for model in (Model(cascade.backward, goal) for goal in goals) if model.both]
+
+
+def some_states(model: Model, random) -> dict[int, bool]:
+    return {number: bool(random.getrandbits(1)) for number in model.both if random.random() < 0.4}
+
+
+@slow
+@given(strategies.problems(max_layers=3, extreme=False), st.randoms(use_true_random=False))
+def test_packed_multipliers_prove_what_they_had_before(problem, random):
+    """Up to what is lost in packing: with any states, leans, mixtures, pushes and shares."""
+    numbers = np.random.default_rng(random.randrange(2**32))
+    for model in models(problem):
+        dual = Dual(model, CPU, torch.float64)
+        batch, states = any_multipliers(dual, 3, numbers), [some_states(model, random) for _ in range(3)]
+        places = tuple(level.places for level in dual.levels)
+        leaves = packed(dual, places, batch)
+        assert all(fits(model, leaf) for leaf in leaves)
+        for own, *parts in zip(batch, *(leaf.parts for leaf in leaves), strict=True):
+            own.lean, own.mix, own.push, own.share = (
+                torch.tensor(np.stack([getattr(part, kind) for part in parts], axis=-1).astype(np.float64))
+                for kind in ("lean", "mix", "push", "share")
+            )
+            own.lean, own.share, own.mix = own.lean / 255, own.share / 255, own.mix / own.mix.sum(0)
+        marks = [torch.from_numpy(level.layer.marks(states)) for level in dual.levels]
+        bound = dual.run(batch, marks).bound.numpy()
+        again = np.array(packed_bounds(model, states, leaves))
+        size = float(np.abs(model.program.cost).sum()) + np.abs(bound) + abs(model.program.offset)
+        largest = max(np.abs(model.ends[0]).max(), np.abs(model.ends[1]).max(), 1.0)
+        room = 1e-9 * size * largest**2 + 100 * (model.slack + sum(n.radius for n in model.neurons))
+        assert (again <= bound + room).all()
+        assert (again >= bound - 1e3 * room).all()
+
+
 @slow
 @given(strategies.problems(max_layers=3), st.randoms(use_true_random=False))
-def test_multipliers_of_rows_come_to_the_bound_that_leans_and_mixtures_have(problem, random):
-    """With any states, leans, mixtures, pushes and subsets: the leaf is the same Lagrangian."""
-    cascade = bounded(problem)
+def test_what_packed_multipliers_prove_holds_at_every_input_with_those_states(problem, random):
+    """The bound against the goal itself, in exact arithmetic, at inputs that have the states."""
+    network, domain = problem
     numbers = np.random.default_rng(random.randrange(2**32))
-    for relu, neuron in open_neurons(cascade)[:3]:
-        goal = Goal.of(cascade.backward, relu.inputs[0], neuron, 1.0, 99)
-        model = Model(cascade.backward, goal)
-        if not model.both:
-            continue
-        thicket = Thicket(model, Leaf({}, -1e-9), [{}], CPU)
-        dual = thicket._exact
-        batch = [
-            Multipliers(
-                torch.tensor(numbers.uniform(size=(1, len(level.numbers)))),
-                torch.tensor(numbers.uniform(size=(1, FIRST_CUT + SLOTS, len(level.numbers)))),
-                torch.tensor(numbers.uniform(size=(1, len(level.numbers)))),
-                torch.tensor(numbers.uniform(size=(1, SLOTS, *level.weight.shape)) < 0.5),
-            )
-            for level in dual.levels
-        ]
-        states = {number: bool(random.getrandbits(1)) for number in model.both if random.random() < 0.4}
-        bound = float(dual.run(batch, thicket._states([states]), dual.prepared(batch)).bound)
-        (again,) = evaluate(model, thicket.as_leaves(batch, [states]))
-        size = float(np.abs(model.program.cost).sum()) + abs(bound) + abs(model.program.offset)
-        largest = max(np.abs(model.ends[0]).max(), np.abs(model.ends[1]).max(), 1.0)
-        assert again == pytest.approx(bound, abs=1e-6 * size * largest + 100 * model.slack)
+    for model in models(problem):
+        dual = Dual(model, CPU, torch.float64)
+        places = tuple(level.places for level in dual.levels)
+        for x in oracle.random_points(domain.polytope, 4, random.randrange(2**16)):
+            values = oracle.evaluate(network, x)
+            chosen = [number for number in model.both if random.random() < 0.5]
+            before = {number: values[network[model.neurons[number].relu].inputs[0]] for number in chosen}
+            states = {
+                number: bool(value[model.neurons[number].entry] > 0)
+                or (value[model.neurons[number].entry] == 0 and bool(random.getrandbits(1)))
+                for number, value in before.items()
+            }
+            leaves = packed(dual, places, any_multipliers(dual, 1, numbers))
+            (bound,) = packed_bounds(model, [states], leaves)
+            assert math.isnan(bound) or Fraction(bound) <= values[model.goal.target][model.goal.neuron]
+
+
+@slow
+@given(strategies.problems(max_layers=3), st.integers(1, 40))
+def test_ranges_by_cases_hold_and_are_proved_again(problem, cases):
+    cascade = bounded(problem)
+    for relu, neuron, sign, least in open_ends(cascade, problem[1].polytope):
+        model = Model(cascade.backward, Goal.of(cascade.backward, relu.inputs[0], neuron, sign, 99))
+        proof = raised(model, cases, Deadline(5))
+        if proof is not None:
+            assert true_bound(proof.bound, least)
+            assert covers([leaf.states for leaf in proof.leaves])
+            assert proof.check(cascade.backward) == proof.bound
 
 
 def planted() -> Tree:

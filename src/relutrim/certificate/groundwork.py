@@ -141,11 +141,14 @@ def _records(stability: Stability, layers: dict[str, int]) -> list[tuple[int, Re
     from relutrim.bounds.linear import Backward
     from relutrim.certificate.records import recorded
     from relutrim.network.operators import Relu
+    from relutrim.prove.hull.proof import Proof
 
     network = stability.problem.network
     backward = Backward(network, stability.problem.region(), {})
     found = []
     for proof in stability.proofs:
+        if isinstance(proof, Proof) and any(leaf.packed is not None for leaf in proof.leaves):
+            continue  # the checker does not know these
         relus = [r.name for r in network.readers(proof.target) if isinstance(r.operator, Relu)]
         numbers = [layers[name] for name in relus if name in layers]
         if numbers:

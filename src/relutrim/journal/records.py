@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from relutrim.prove.hull.cuts import Cut
 from relutrim.prove.hull.model import Goal
+from relutrim.prove.hull.packed import MIXED, Packed, Part
 from relutrim.prove.hull.proof import Leaf
 
 Record: TypeAlias = dict[str, Any]
@@ -120,6 +121,7 @@ def leaf_fields(leaves: Sequence[Leaf], number: Mapping[int, int]) -> Record:
         "leaf_cuts_each": np.array([len(leaf.cuts) for leaf in leaves], dtype=np.int64),
         "leaf_cuts": np.array([number[id(cut)] for leaf in leaves for cut, _ in leaf.cuts], dtype=np.int64),
         "leaf_cut_duals": np.array([d for leaf in leaves for _, d in leaf.cuts], dtype=np.float64),
+        **_packed_fields([leaf.packed for leaf in leaves]),
     }
 
 
@@ -137,14 +139,68 @@ def leaves_in(record: Record, cuts: Sequence[Cut]) -> list[Leaf]:
         raise RecordError("the arrays of leaves do not have the same length")
     if any(not 0 <= at < len(cuts) for piece in used for at in piece.tolist()):
         raise RecordError("a leaf uses a cut that there is not")
+    compact = _packed_in(record)
+    _same_length(compact, np.array(bounds))
     return [
         Leaf(
             states[i],
             bounds[i],
             dict(zip(rows[i].tolist(), row_duals[i].tolist(), strict=True)),
             [(cuts[at], dual) for at, dual in zip(used[i].tolist(), cut_duals[i].tolist(), strict=True)],
+            compact[i],
         )
         for i in range(len(bounds))
+    ]
+
+
+def _packed_fields(leaves: Sequence[Packed | None]) -> Record:
+    """Packed multipliers, one array of each kind, and the places, which are the same for all leaves of a
+    tree.
+    """
+    some = [leaf for leaf in leaves if leaf is not None]
+    places = some[0].places if some else ()
+    parts = [part for leaf in some for part in leaf.parts]
+    return {
+        "packed": np.array([leaf is not None for leaf in leaves], dtype=np.uint8),
+        "packed_shapes": np.array([own.shape for own in places], dtype=np.int64).reshape(-1, 2),
+        "packed_places": _joined([own.reshape(-1) for own in places], np.int64),
+        "packed_push": _joined([part.push for part in parts], np.float64),
+        **{
+            f"packed_{kind}": _joined([getattr(part, kind).reshape(-1) for part in parts], np.uint8)
+            for kind in ("lean", "mix", "share")
+        },
+    }
+
+
+def _packed_in(record: Record) -> list[Packed | None]:
+    """What :func:`_packed_fields` wrote."""
+    flags = take_array(record, "packed", "|u1", 1).tolist()
+    shapes = [tuple(map(int, shape)) for shape in take_array(record, "packed_shapes", "<i8", 2).tolist()]
+    if any(len(shape) != 2 or min(shape) < 0 or max(shape) >= 2**31 for shape in shapes):
+        raise RecordError("packed leaves have layers of no size")
+    sizes = np.array([rows * width for rows, width in shapes], dtype=np.int64)
+    counts = np.array([rows for rows, _ in shapes], dtype=np.int64)
+    places = _pieces(take_array(record, "packed_places", "<i8", 1), sizes)
+    held = tuple(own.reshape(shape) for own, shape in zip(places, shapes, strict=True))
+    some = sum(map(bool, flags))
+    pieces = {
+        kind: _pieces(take_array(record, f"packed_{kind}", code, 1), np.tile(each, some))
+        for kind, code, each in (
+            ("lean", "|u1", counts),
+            ("mix", "|u1", MIXED * counts),
+            ("push", "<f8", counts),
+            ("share", "|u1", sizes),
+        )
+    }
+    parts = [
+        Part(lean, mix.reshape(MIXED, -1), push.astype(np.float32), share.reshape(shape))
+        for lean, mix, push, share, shape in zip(*pieces.values(), shapes * some, strict=True)
+    ]
+    found = iter(range(some))
+    layers = len(shapes)
+    return [
+        Packed(held, tuple(parts[(at := next(found)) * layers : (at + 1) * layers])) if flag else None
+        for flag in flags
     ]
 
 

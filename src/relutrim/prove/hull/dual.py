@@ -1,19 +1,12 @@
-"""The Lagrangian of a neuron's program, for many nodes of its tree at once, as a few matrix products.
+"""The bound that multipliers prove, for many nodes of a tree at once, and in which direction it grows.
 
-Going from the goal back to the input, every neuron ``x = max(0, y)`` with weight ``A`` is replaced by what it
-is at least:
+This is :mod:`relutrim.prove.hull.packed` in whatever precision is quick, on any device: nothing rests on the
+numbers here. Nodes are the last dimension of every tensor, so that what belongs to an input of a neuron lies
+together. Only the inputs of a neuron that matter have a share ``a_i`` of their own; trained with an l1
+penalty most do not.
 
-- where ``A > 0``, by ``lean * y`` with a lean in [0, 1];
-- where ``A < 0``, by a mixture of what it is at most: ``y - L (1 - z)``, ``U z``, ``U``, and inequalities of
-  its convex hull (:mod:`relutrim.prove.hull.cuts`), up to :data:`SLOTS` of the node's own. The state ``z`` is
-  then where the mixture is largest: at 1 if its slope is positive, else at 0;
-- a state that the node fixes to be on adds ``-push * y``, one that it fixes to be off is ``push * y``, with
-  any push of at least 0.
-
-What is left is a linear function over the box where the program begins, and its smallest value is a bound of
-the goal, whatever leans, mixtures and pushes are: they are multipliers of the program's rows in another form.
-Numbers here are as precise as they happen to be, and nothing rests on them: the multipliers are handed to a
-:class:`~relutrim.prove.hull.proof.Leaf`, whose bound is evaluated with rounding.
+The subgradient is a point of the program: going forward from the corner of the box where the bound is
+attained, every neuron has the value that its replacement has there.
 """
 
 from __future__ import annotations
@@ -26,87 +19,105 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relutrim.prove.hull.layers import Layer, free_columns, layers_of
 from relutrim.prove.hull.model import Model
-from relutrim.prove.hull.program import Index
 
-SLOTS = 4
-"""Inequalities of its hull that a neuron of a node can have."""
-FIRST_CUT = 3
-"""Where a mixture's inequalities begin, behind ``y - L (1 - z)``, ``U z`` and ``U``."""
-
-
-@dataclass(frozen=True, eq=False)
-class Level:
-    """The neurons of one ReLU in a program. ``numbers`` are theirs in the model, ``places`` say for each of
-    them which of the level's ``inputs`` it reads. ``smallest`` and ``largest`` are the ends of ``w_i v_i``.
-    """
-
-    numbers: list[int]
-    places: list[Index]
-    columns: Tensor
-    inputs: Tensor
-    weight: Tensor
-    bias: Tensor
-    lo: Tensor
-    hi: Tensor
-    both: Tensor
-    smallest: Tensor
-    largest: Tensor
-
-    def hull(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Constant and slope of the inequalities of these subsets, ``[..., neurons, inputs]``."""
-        low = torch.where(chosen, self.smallest, 0).sum(-1)
-        high = torch.where(chosen, 0, self.largest).sum(-1)
-        return -low, low + self.bias + high
+_LEAST = 1e-3
+"""Inputs that together make out a smaller share of a neuron's range have no share of their own."""
+_SPARE = 1.3
 
 
 @dataclass(eq=False)
 class Multipliers:
-    """Of a batch of nodes at one level: lean and push ``[nodes, neurons]``, mixture ``[nodes, 3 + SLOTS,
-    neurons]`` (nonnegative, of any sum), and the subsets ``[nodes, SLOTS, neurons, inputs]``.
+    """Of one layer: lean and push ``[neurons, nodes]``, mixture ``[4, neurons, nodes]`` (its sum is 1), and
+    the shares ``[neurons, k, nodes]``. Pushes are in units of what a neuron weighs at the root.
     """
 
     lean: Tensor
     mix: Tensor
     push: Tensor
-    chosen: Tensor
+    share: Tensor
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """All four."""
+        return self.lean, self.mix, self.push, self.share
 
     def __getitem__(self, index: Tensor | slice) -> Multipliers:
-        return Multipliers(self.lean[index], self.mix[index], self.push[index], self.chosen[index])
+        return Multipliers(*(part[..., index] for part in self.parts))
 
     def repeated(self, times: int) -> Multipliers:
         """Every node so many times in a row."""
-        parts = (self.lean, self.mix, self.push, self.chosen)
-        return Multipliers(*(part.repeat_interleave(times, 0) for part in parts))
+        return Multipliers(*(part.repeat_interleave(times, -1) for part in self.parts))
 
-    def to(self, dtype: torch.dtype) -> Multipliers:
-        """In another precision."""
-        return Multipliers(self.lean.to(dtype), self.mix.to(dtype), self.push.to(dtype), self.chosen)
+    def clone(self) -> Multipliers:
+        """A copy, node by node together."""
+        return Multipliers(*(part.clone(memory_format=torch.contiguous_format) for part in self.parts))
 
     def behind(self, other: Multipliers) -> Multipliers:
         """Other nodes, and then these."""
-        return Multipliers(
-            torch.cat([other.lean, self.lean]),
-            torch.cat([other.mix, self.mix]),
-            torch.cat([other.push, self.push]),
-            torch.cat([other.chosen, self.chosen]),
+        pairs = zip(other.parts, self.parts, strict=True)
+        return Multipliers(*(torch.cat(pair, -1) for pair in pairs))
+
+
+class Level:
+    """A layer, as tensors: vectors are columns ``[neurons, 1]``. ``ends`` are those of the terms with a share
+    of their own, ``rest`` half the weights of all others; ``place`` says which of ``read`` a term has.
+    """
+
+    def __init__(self, layer: Layer, ends: tuple[np.ndarray, np.ndarray], like: Tensor) -> None:
+        self.layer = layer
+        self.places = layer.heaviest(_LEAST, _SPARE)
+
+        def tensor(values: np.ndarray) -> Tensor:
+            return torch.as_tensor(values, dtype=like.dtype, device=like.device)
+
+        def index(values: np.ndarray) -> Tensor:
+            return torch.as_tensor(values, dtype=torch.int64, device=like.device)
+
+        def own(matrix: np.ndarray) -> np.ndarray:
+            return np.take_along_axis(matrix, self.places, 1)
+
+        def half(matrix: np.ndarray) -> np.ndarray:
+            rest = matrix.copy()
+            np.put_along_axis(rest, self.places, 0.0, axis=1)
+            return 0.5 * rest
+
+        self.columns, self.read, self.place = (
+            index(part) for part in (layer.columns, layer.read, self.places.reshape(-1))
         )
+        # A term that falls with its input is at its smallest where the input is at its largest.
+        self.side = index(
+            np.where(own(layer.weight) < 0, self.places + len(layer.read), self.places).reshape(-1)
+        )
+        self.weight, self.rest = tensor(layer.weight), tensor(half(layer.weight))
+        self.bias, self.lo, self.hi = (tensor(part)[:, None] for part in (layer.bias, layer.lo, layer.hi))
+        self.both = torch.as_tensor(layer.both, device=like.device)[:, None]
+        self.terms = tensor(own(layer.weight))[:, :, None]
+        self.ends = tensor(np.stack([own(layer.smallest), own(layer.largest)], axis=1))
+        self.width = self.ends[:, 1:] - self.ends[:, :1]
+        self.rest_low = tensor(half(layer.smallest).sum(1))[:, None]
+        self.high = tensor(layer.largest.sum(1) - half(layer.largest).sum(1))[:, None]
+        low, high = (end[layer.read] for end in ends)
+        self.low, self.span = tensor(low)[:, None], tensor(np.where(high > low, high - low, 1.0))[:, None]
 
 
 class Use(NamedTuple):
-    """What a level's neurons were replaced by: their weights ``A``, the parts of each mixture (times A where
-    it is in use), its slope, and the weight of each ``y``.
+    """What a layer's neurons were replaced by: their weights ``A``, the negative ones of those that are
+    mixed, the states of the mixtures, and the constants and slopes of the sums with shares.
     """
 
     weights: Tensor
-    parts: Tensor
-    shares: Tensor
+    below: Tensor
+    state: Tensor
+    constant: Tensor
     slope: Tensor
-    through: Tensor
+    most: Tensor
+    """The mixture's constant, at its state."""
 
 
 class Pass(NamedTuple):
-    """The bounds of a batch, what each level came to, first level first, and the corner of the box where the
+    """The bounds of a batch, what each layer came to, the first first, and the corner of the box where the
     bound is attained.
     """
 
@@ -116,88 +127,119 @@ class Pass(NamedTuple):
 
 
 class Dual:
-    """The Lagrangian of a model, on a device, in a precision."""
+    """The passes of a model, on a device, in a precision. ``scales`` are the units of pushes."""
 
     def __init__(self, model: Model, device: torch.device, dtype: torch.dtype) -> None:
         self.model, self.device, self.dtype = model, device, dtype
-        low, high = model.ends
-        self.lo, self.hi = self._tensor(low), self._tensor(high)
-        self.cost, self.offset = self._tensor(model.program.cost), float(model.program.offset)
-        owned = {c for n in model.neurons for c in (n.column, n.state, n.total)}
-        free = [column for column in range(len(low)) if column not in owned]
-        self.free = torch.tensor(free, dtype=torch.int64, device=device)
-        self.levels = [self._level(name) for name in dict.fromkeys(n.relu for n in model.neurons)]
-        self.scales = [torch.ones(len(level.numbers), dtype=dtype, device=device) for level in self.levels]
-
-    def prepared(self, batch: Sequence[Multipliers]) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Constants, slopes and weights of the batch's own inequalities, which stay while others change."""
-        return [
-            (*level.hull(own.chosen), own.chosen * level.weight)
-            for level, own in zip(self.levels, batch, strict=True)
-        ]
-
-    def run(
-        self,
-        batch: Sequence[Multipliers],
-        states: Sequence[Tensor],
-        hulls: Sequence[tuple[Tensor, Tensor, Tensor]],
-    ) -> Pass:
-        """``states`` are 1 (on), -1 (off) or 0 (free), ``[nodes, neurons]`` for each level."""
-        count = len(states[0])
-        weights = self.cost.expand(count, -1)
-        bound = self.cost.new_full((count,), self.offset)
-        uses = []
-        for level, scale, own, state, (constants, slopes, cuts) in zip(
-            *(reversed(part) for part in (self.levels, self.scales, batch, states, hulls)), strict=True
-        ):
-            at = weights[:, level.columns]
-            on, off = state > 0, state < 0
-            shares = own.mix / own.mix.sum(1, keepdim=True).clamp(min=1e-12)
-            slope = shares[:, 0] * level.lo + shares[:, 1] * level.hi
-            slope = slope + (shares[:, FIRST_CUT:] * slopes).sum(1)
-            constant = (
-                shares[:, 0] * (level.bias - level.lo)
-                + shares[:, 2] * level.hi
-                + (shares[:, FIRST_CUT:] * constants).sum(1)
-            )
-            below = torch.where(off | ~level.both, 0, at.clamp(max=0))
-            parts = below[:, None] * shares
-            bound = bound + (below * (constant + torch.where(on, slope, slope.clamp(min=0)))).sum(1)
-            push = own.push * scale
-            straight = at.clamp(min=0) * own.lean - torch.where(on, push, 0)
-            through = torch.where(level.both, torch.where(off, push, straight), at)
-            bound = bound + (through * level.bias).sum(1)
-            reads = (through + parts[:, 0]) @ level.weight
-            flat = parts[:, FIRST_CUT:].reshape(count, 1, -1)
-            reads = reads + torch.bmm(flat, cuts.reshape(count, flat.shape[2], -1))[:, 0]
-            weights = weights.index_add(1, level.inputs, reads)
-            uses.append(Use(at, parts, shares, slope, through))
-        left = weights[:, self.free]
-        corner = torch.where(left > 0, self.lo[self.free], self.hi[self.free])
-        return Pass(bound + (left * corner).sum(1), uses[::-1], corner.detach())
-
-    def _level(self, relu: str) -> Level:
-        numbers = [i for i, neuron in enumerate(self.model.neurons) if neuron.relu == relu]
-        neurons = [self.model.neurons[i] for i in numbers]
-        read = np.unique(np.concatenate([neuron.inputs for neuron in neurons]))
-        places = [np.searchsorted(read, neuron.inputs) for neuron in neurons]
-        weight = np.zeros((len(neurons), len(read)))
-        for row, place, neuron in zip(weight, places, neurons, strict=True):
-            row[place] = neuron.weights
-        low, high = (weight * ends[read] for ends in self.model.ends)
-        return Level(
-            numbers,
-            places,
-            torch.tensor([neuron.column for neuron in neurons], device=self.device),
-            torch.tensor(read, device=self.device),
-            self._tensor(weight),
-            self._tensor([neuron.bias for neuron in neurons]),
-            self._tensor([neuron.lo for neuron in neurons]),
-            self._tensor([neuron.hi for neuron in neurons]),
-            torch.tensor([neuron.state >= 0 for neuron in neurons], device=self.device),
-            self._tensor(np.minimum(low, high)),
-            self._tensor(np.maximum(low, high)),
+        like = torch.zeros(0, dtype=dtype, device=device)
+        self.cost = torch.as_tensor(model.program.cost, dtype=dtype, device=device)[:, None]
+        self.offset = float(model.program.offset)
+        self.levels = [Level(layer, model.ends, like) for layer in layers_of(model)]
+        self.scales = [torch.ones_like(level.bias) for level in self.levels]
+        free = free_columns(model)
+        self.free = torch.as_tensor(free, device=device)
+        self.low, self.high = (
+            torch.as_tensor(end[free], dtype=dtype, device=device)[:, None] for end in model.ends
         )
 
-    def _tensor(self, values: object) -> Tensor:
-        return torch.as_tensor(values, dtype=self.dtype, device=self.device)
+    @torch.no_grad()
+    def run(self, batch: Sequence[Multipliers], states: Sequence[Tensor]) -> Pass:
+        """``states`` are 1 (on), -1 (off) or 0 (free), ``[neurons, nodes]`` for each layer."""
+        count = states[0].shape[1]
+        weights = self.cost.repeat(1, count)
+        bound = self.cost.new_full((count,), self.offset)
+        uses = []
+        for level, scale, own, state in zip(
+            *(reversed(part) for part in (self.levels, self.scales, batch, states)), strict=True
+        ):
+            at, mix = weights[level.columns], own.mix
+            on, off = state > 0, state < 0
+            sums = torch.bmm(level.ends, own.share)
+            constant = -(sums[:, 0] + level.rest_low)
+            slope = level.bias + level.high - sums[:, 1] - constant
+            rise = mix[0] * level.lo + mix[1] * level.hi + mix[3] * slope
+            z = on | (rise > 0)
+            most = mix[2] * level.hi + mix[3] * constant - mix[0] * level.lo + z * rise
+            below = torch.where(off | ~level.both, 0, at.clamp(max=0))
+            push = own.push * scale
+            straight = at.clamp(min=0) * own.lean - torch.where(on, push, 0) + below * mix[0]
+            through = torch.where(level.both, torch.where(off, push, straight), at)
+            bound += (below * most + through * level.bias).sum(0)
+            cut = below * mix[3]
+            reads = level.weight.T @ through
+            reads.addmm_(level.rest.T, cut)
+            reads.index_add_(0, level.place, (own.share * level.terms).mul_(cut[:, None]).flatten(0, 1))
+            weights.index_add_(0, level.read, reads)
+            uses.append(Use(at, below, z, constant, slope, most))
+        left = weights[self.free]
+        corner = torch.where(left > 0, self.low, self.high)
+        return Pass(bound + (left * corner).sum(0), uses[::-1], corner)
+
+    @torch.no_grad()
+    def slopes(
+        self, batch: Sequence[Multipliers], states: Sequence[Tensor], found: Pass
+    ) -> list[Multipliers]:
+        """The subgradient of the bounds, for shares in units of their terms' width and of the neuron's weight
+        (and as if that were negative, where it is not: the shares do not matter there).
+        """
+        values = found.corner.new_zeros(len(self.cost), found.corner.shape[1])
+        values[self.free] = found.corner
+        slopes = []
+        for level, scale, own, state, use in zip(
+            self.levels, self.scales, batch, states, found.uses, strict=True
+        ):
+            reads = values[level.read]
+            y = torch.addmm(level.bias, level.weight, reads)
+            on, off = state > 0, state < 0
+            z = use.state.to(y.dtype)
+            terms, sums = self._terms(level, own, use, reads)
+            near = y - level.lo * (1 - z)
+            flat = level.hi * z
+            cut = sums + use.constant + z * use.slope
+            mix = own.mix
+            mixed = mix[0] * near + mix[1] * flat + mix[2] * level.hi + mix[3] * cut
+            x = torch.where(off, 0, torch.where(use.weights > 0, own.lean * y, mixed))
+            values[level.columns] = torch.where(level.both, x, y)
+            direction = torch.stack([near, flat, level.hi.expand_as(near), cut]).sub_(mixed).mul_(use.below)
+            slopes.append(
+                Multipliers(
+                    use.weights.clamp(min=0) * y * level.both,
+                    direction,
+                    scale * torch.where(on, -y, torch.where(off, y, 0)),
+                    torch.sub(z[:, None], terms, out=terms),
+                )
+            )
+        return slopes
+
+    @torch.no_grad()
+    def gaps(
+        self, batch: Sequence[Multipliers], states: Sequence[Tensor], uses: Sequence[Use], point: Tensor
+    ) -> Tensor:
+        """What each neuron's relaxation costs at a point, ``[all neurons, nodes]``, -1 if there is nothing to
+        split.
+        """
+        values = point.new_zeros(len(self.cost), point.shape[1])
+        values[self.free] = point
+        costs = []
+        for level, own, state, use in zip(self.levels, batch, states, uses, strict=True):
+            reads = values[level.read]
+            y = torch.addmm(level.bias, level.weight, reads)
+            split = (state != 0) | ~level.both
+            _, sums = self._terms(level, own, use, reads)
+            most = own.mix[0] * y + own.mix[3] * sums + use.most
+            least = y.clamp(min=0)
+            relaxed = (use.weights < 0) & ~split
+            x = torch.where(relaxed, torch.maximum(torch.minimum(most, level.hi), least), least)
+            x = torch.where(state < 0, 0, x)
+            values[level.columns] = torch.where(level.both, x, y)
+            costs.append(torch.where(split, -1, (x - least).abs() * use.weights.abs()))
+        return torch.cat(costs)
+
+    def _terms(self, level: Level, own: Multipliers, use: Use, reads: Tensor) -> tuple[Tensor, Tensor]:
+        """How far each term is from its smallest value, as a share of its width, and the sum with the
+        shares.
+        """
+        part = (reads - level.low) / level.span
+        terms = torch.cat([part, 1 - part]).index_select(0, level.side).view(*level.places.shape, -1)
+        sums = torch.bmm(level.width, own.share * terms)[:, 0] - use.constant - level.rest_low
+        return terms, sums.addmm_(level.rest, reads)

@@ -16,20 +16,24 @@ import numpy as np
 from relutrim.bounds.linear import Backward
 from relutrim.bounds.values import Interval
 from relutrim.network.operators import Array
+from relutrim.prove.hull import packed
 from relutrim.prove.hull.cuts import Cut
 from relutrim.prove.hull.model import Goal, Model
+from relutrim.prove.hull.packed import Packed, packed_bounds
 
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
     """States by the neurons' numbers, the bound, and the multipliers that are not 0: of rows of the program
-    as it was built, and of cuts. A leaf with bound infinity is empty; its multipliers are a ray.
+    as it was built, and of cuts; or all of them ``packed``. A leaf with bound infinity is empty; its
+    multipliers are a ray.
     """
 
     states: Mapping[int, bool]
     bound: float
     rows: Mapping[int, float] = field(default_factory=dict)
     cuts: Sequence[tuple[Cut, float]] = ()
+    packed: Packed | None = None
 
     @classmethod
     def closed(cls, model: Model, states: Mapping[int, bool], bound: float, duals: Array) -> Leaf:
@@ -79,7 +83,8 @@ class Proof:
         """About how many bytes it takes, stored without redundancy."""
         bits = sum(len(cut.chosen) // 8 + 5 for cut in self.cuts)
         numbers = sum(len(leaf.rows) + len(leaf.cuts) for leaf in self.leaves)
-        return bits + 12 * numbers + sum(2 * len(leaf.states) for leaf in self.leaves)
+        packed_sizes = sum(leaf.packed.size for leaf in self.leaves if leaf.packed is not None)
+        return bits + 12 * numbers + packed_sizes + sum(2 * len(leaf.states) for leaf in self.leaves)
 
     def check(self, backward: Backward) -> float:
         """The bound, proved anew on the network and region of ``backward``; NaN if the leaves do not cover
@@ -112,6 +117,7 @@ def fits(model: Model, leaves: Sequence[Leaf], more: Sequence[Cut] = ()) -> bool
             cut.chosen.dtype == bool and cut.chosen.shape == (both.get(cut.neuron),)
             for cut in (*distinct_cuts(leaves), *more)
         )
+        and all(packed.fits(model, leaf.packed) for leaf in leaves if leaf.packed is not None)
     )
 
 
@@ -120,8 +126,17 @@ def evaluate(model: Model, leaves: Sequence[Leaf]) -> list[float]:
     proved. The leaves have to fit.
     """
     known = {id(cut): model.row_of(cut) for cut in distinct_cuts(leaves)}  # many leaves share a cut
+    compact = [leaf for leaf in leaves if leaf.packed is not None]
+    proved = iter(
+        packed_bounds(
+            model, [dict(leaf.states) for leaf in compact], [leaf.packed for leaf in compact if leaf.packed]
+        )
+    )
     bounds = []
     for leaf in leaves:
+        if leaf.packed is not None:
+            bounds.append(next(proved))
+            continue
         rows = [(model.program.rows[row], dual) for row, dual in leaf.rows.items()]
         rows += [(known[id(cut)], dual) for cut, dual in leaf.cuts]
         if math.isinf(leaf.bound):

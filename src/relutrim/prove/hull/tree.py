@@ -28,8 +28,8 @@ _STALL = 0.03
 """Rounds of cuts go on while each closes at least this share of what is missing."""
 _PURGE = 3
 """Every so many rounds, cuts that carry no dual go."""
-_LEAVES = 20_000
-"""A tree of more leaves is given up: a leaf takes about 100 kB."""
+_LEAVES = 200_000
+"""A tree of more leaves is given up: a leaf takes some 15 kB."""
 _FAILURES = 16
 """Nodes of a tree that may come without a solution before it is given up."""
 

@@ -1,0 +1,243 @@
+"""Multipliers of a leaf in few bytes, and the bound that they prove.
+
+Going from the goal back to the columns where the program begins, ``goal >= W v + K`` holds with ever earlier
+columns, and every neuron ``x = max(0, y)`` with weight ``A`` in ``W`` is replaced by what ``A x`` is at
+least:
+
+- where it has one state, ``A y``;
+- where it is off, ``push * y``, since ``y <= 0``;
+- where ``A >= 0``: ``lean * A * y``, and where it is on ``-push * y`` beside it;
+- where ``A < 0``: ``A`` is divided among inequalities that hold for ``x`` with a state ``z``, which is 0 or
+  1: ``x <= y - lo (1 - z)``, ``x <= hi z``, ``x <= hi`` and ``x <= sum a_i w_i v_i - (1 - z) S + z T``, for
+  any ``a_i`` in [0, 1], where ``S`` is the least value of that sum and ``T`` the largest of ``y`` without it.
+  (The last one with ``a_i`` of 0 and 1 is an inequality of the neuron's convex hull, see
+  :mod:`relutrim.prove.hull.cuts`; with others it is a mixture of those.) The state is where the sum of them
+  is less; where the neuron is on it is 1, and ``-push * y`` may be added.
+
+**Rounding.** The parts of ``A``, once computed, are the numbers that are used: what they do not add up to is
+charged at the largest ``|x|``. A computed ``lean * A`` is between 0 and ``A``, and a push only takes away, so
+these are right as they are computed. What is left are the coefficients ``W`` of earlier columns, which are
+charged at the largest ``|v|``, and the constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from relutrim.network.operators import Array
+from relutrim.prove.hull.layers import Layer, free_columns, layers_of
+from relutrim.prove.hull.model import Model
+from relutrim.prove.hull.program import Index
+from relutrim.rounding import ETA, gamma
+
+WHOLE = 255
+"""What 1 is packed as."""
+MIXED = 4
+"""How many kinds of inequalities are mixed."""
+_BATCH = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The multipliers of one layer: ``lean`` ``[neurons]``, ``mix`` ``[4, neurons]``, ``push`` ``[neurons]``,
+    and ``share`` ``[neurons, k]``, what the ``a_i`` at ``places`` are; all others are a half.
+    """
+
+    lean: np.ndarray
+    mix: np.ndarray
+    push: np.ndarray
+    share: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """The multipliers of a leaf, layer by layer; ``places`` are one object for all leaves of a tree."""
+
+    places: tuple[Index, ...]
+    parts: tuple[Part, ...]
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes, without the places."""
+        kinds = ("lean", "mix", "push", "share")
+        return sum(int(getattr(part, kind).nbytes) for part in self.parts for kind in kinds)
+
+
+def fits(model: Model, packed: Packed) -> bool:
+    """Whether it has the program's layers, and numbers that can be meant."""
+    layers = layers_of(model)
+    if not len(layers) == len(packed.places) == len(packed.parts):
+        return False
+    for layer, places, part in zip(layers, packed.places, packed.parts, strict=True):
+        count, width = layer.weight.shape
+        if places.ndim != 2 or places.dtype.kind not in "iu" or places.shape[0] != count:
+            return False
+        if places.size and not (int(places.min()) >= 0 and int(places.max()) < width):
+            return False
+        if any(len(set(row)) != len(row) for row in places.tolist()):
+            return False
+        shapes = [(count,), (MIXED, count), (count,), places.shape]
+        own = [part.lean, part.mix, part.push, part.share]
+        kinds = [np.dtype(np.uint8), np.dtype(np.uint8), np.dtype(np.float32), np.dtype(np.uint8)]
+        if [a.shape for a in own] != shapes or [a.dtype for a in own] != kinds:
+            return False
+        if not bool((np.isfinite(part.push) & (part.push >= 0)).all()):
+            return False
+    return True
+
+
+def packed_bounds(
+    model: Model,
+    cases: Sequence[dict[int, bool]],
+    leaves: Sequence[Packed],
+    layers: Sequence[Layer] | None = None,
+) -> list[float]:
+    """What the leaves prove the goal to be at least where states are fixed; NaN where they prove nothing.
+
+    The leaves have to fit.
+    """
+    layers = layers if layers is not None else layers_of(model)
+    bounds: list[float] = []
+    for _, group in groupby(zip(cases, leaves, strict=True), key=lambda pair: id(pair[1].places)):
+        own = list(group)
+        for at in range(0, len(own), _BATCH):
+            some = own[at : at + _BATCH]
+            bounds += _bounds(model, layers, [case for case, _ in some], [leaf for _, leaf in some])
+    return bounds
+
+
+@np.errstate(over="ignore", invalid="ignore", under="ignore")
+def _bounds(
+    model: Model, layers: Sequence[Layer], cases: Sequence[dict[int, bool]], leaves: Sequence[Packed]
+) -> list[float]:
+    count, program = len(leaves), model.program
+    weights = np.repeat(program.cost[:, None], count, axis=1)
+    total = np.full(count, program.offset)
+    size = np.full(count, abs(program.offset))
+    charged = np.zeros(count)
+    lo, hi = model.ends
+    reach = np.maximum(np.abs(lo), np.abs(hi))
+    largest = 1.0
+    for number in reversed(range(len(layers))):
+        layer = layers[number]
+        parts = [leaf.parts[number] for leaf in leaves]
+        lean, push, mix, share = (
+            np.stack([getattr(part, kind) for part in parts], axis=-1).astype(np.float64)
+            for kind in ("lean", "push", "mix", "share")
+        )
+        step = _Step.of(
+            layer,
+            leaves[0].places[number],
+            weights[layer.columns],
+            layer.marks(cases),
+            lean,
+            push,
+            mix,
+            share,
+        )
+        # Every column may get one term of each neuron from each of three sums, and what it had.
+        terms = gamma(4 * len(layer.numbers) + 16)
+        reads, sizes = step.reads(layer, leaves[0].places[number])
+        sizes += np.abs(weights[layer.read])
+        weights[layer.read] += reads
+        charged += terms * (reach[layer.read] @ sizes) + step.charged
+        total += step.constant
+        size += step.size
+        largest = max(largest, float(np.abs(layer.weight).max(initial=0)))
+    free = free_columns(model)
+    left = weights[free]
+    at = np.where(left > 0, lo[free][:, None], hi[free][:, None])
+    total += (left * at).sum(0)
+    size += (np.abs(left) * np.abs(at)).sum(0)
+    ops = 16 * (len(lo) + sum(layer.weight.shape[0] for layer in layers)) + 64
+    off = charged * (1 + gamma(ops)) + gamma(ops) * size
+    off += ops * ETA * (4 + largest) * (4 + float(reach.sum()))
+    found = np.nextafter(np.nextafter(total - off, -np.inf) - model.slack, -np.inf)
+    return [float(value) if np.isfinite(value) else float("nan") for value in found]
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """What a layer's neurons are replaced by: ``y`` with weights ``through``, the sums with the shares with
+    weights ``cut``, a constant, how large the terms of that are, and what was charged.
+    """
+
+    through: Array
+    cut: Array
+    share: Array
+    constant: Array
+    size: Array
+    charged: Array
+
+    @classmethod
+    def of(
+        cls,
+        layer: Layer,
+        places: Index,
+        weights: Array,
+        marks: np.ndarray,
+        lean: Array,
+        push: Array,
+        mix: Array,
+        share: Array,
+    ) -> _Step:
+        """From packed numbers, ``[..., leaves]``."""
+        lo, hi, bias, radius = (end[:, None] for end in (layer.lo, layer.hi, layer.bias, layer.radius))
+        both = layer.both[:, None]
+        on, off = both & (marks > 0), both & (marks < 0)
+        share = np.minimum(share / WHOLE, 1.0)
+        below = np.where(both & ~off, np.minimum(weights, 0.0), 0.0)
+        mixed = mix / np.maximum(mix.sum(0), 1.0)
+        parts = below * mixed  # none is positive
+        missing = np.abs(below - parts.sum(0)) + gamma(8) * (np.abs(below) + np.abs(parts).sum(0))
+        above = np.where(both & ~off, np.maximum(weights, 0.0), 0.0)
+        leaning = np.minimum(above * np.minimum(lean / WHOLE, 1.0), above)
+        through = parts[0] + leaning - np.where(on, push, 0.0)
+        through = np.where(both, np.where(off, push, through), weights)
+        least, most, slack = _ends_of_sums(layer, places, share)
+        begins = -parts[0] * lo + parts[2] * hi - parts[3] * (least - slack)
+        ends = (parts[1] + parts[2]) * hi + parts[3] * (bias + radius + most + slack)
+        constant = np.where(on, ends, np.minimum(begins, ends)) + through * bias
+        size = (
+            np.abs(parts[0] * lo)
+            + (np.abs(parts[1]) + 2 * np.abs(parts[2])) * hi
+            + np.abs(parts[3]) * (np.abs(least) + np.abs(most) + 2 * slack + np.abs(bias) + radius)
+            + np.abs(through * bias)
+        )
+        charged = missing * hi + np.abs(through) * radius
+        return cls(through, parts[3], share, constant.sum(0), size.sum(0), charged.sum(0))
+
+    def reads(self, layer: Layer, places: Index) -> tuple[Array, Array]:
+        """The coefficients of what the layer reads, and the sum of the sizes of their terms."""
+        rest = _rest(layer.weight, places)
+        near = np.take_along_axis(layer.weight, places, 1)[:, :, None] * self.share * self.cut[:, None]
+        found = layer.weight.T @ self.through + 0.5 * (rest.T @ self.cut)
+        sizes = np.abs(layer.weight).T @ np.abs(self.through) + 0.5 * (np.abs(rest).T @ np.abs(self.cut))
+        flat, count = places.reshape(-1), near.shape[-1]
+        np.add.at(found, flat, near.reshape(-1, count))
+        np.add.at(sizes, flat, np.abs(near).reshape(-1, count))
+        return found, sizes
+
+
+def _ends_of_sums(layer: Layer, places: Index, share: Array) -> tuple[Array, Array, Array]:
+    """The least value of ``sum a_i w_i v_i``, the largest of ``sum (1 - a_i) w_i v_i``, and how far both can
+    be off.
+    """
+    least, most = (np.take_along_axis(end, places, 1)[:, :, None] for end in (layer.smallest, layer.largest))
+    beside = [_rest(end, places) for end in (layer.smallest, layer.largest)]
+    low = (share * least).sum(1) + 0.5 * beside[0].sum(1)[:, None]
+    high = ((1.0 - share) * most).sum(1) + 0.5 * beside[1].sum(1)[:, None]
+    size = (np.abs(least) + np.abs(most)).sum(1) + sum(np.abs(end).sum(1)[:, None] for end in beside)
+    width = layer.weight.shape[1]
+    return low, high, gamma(width + 16) * size + (4 * width + 16) * ETA
+
+
+def _rest(matrix: Array, places: Index) -> Array:
+    """The matrix without the entries at these places."""
+    found = matrix.copy()
+    np.put_along_axis(found, places, 0.0, axis=1)
+    return found
