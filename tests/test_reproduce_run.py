@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -19,8 +18,8 @@ from relutrim.paper.reproduce.grid import grid
 from relutrim.paper.reproduce.options import parsed_shard
 from relutrim.paper.reproduce.rows import Line, appending, file_of, read_lines
 from relutrim.paper.reproduce.stages import Measures
-from relutrim.paper.reproduce.task import DataRef, Task
-from reproducing import CELLS, small, table
+from relutrim.paper.reproduce.task import DataRef
+from reproducing import CELLS, all_lines, dies_at_first, small, table, task
 
 NETWORKS = sum(len(cell.l1) * len(cell.seeds) for cell in CELLS)
 
@@ -151,32 +150,6 @@ def test_a_row_is_about_one_network_even_if_training_came_out_differently(tmp_pa
     assert small(tmp_path, measures=Measures(("data", "auto"))).run(Serial()) == 0
     assert {line["network"]: line["sha256"] for line in read_lines(tmp_path)} == hashes
     assert path.read_text().count('"stage": "data"') == NETWORKS + 1
-
-
-def task(name: str, folder: Path, hard_limit: float = 60.0) -> Task:
-    return Task(name, "auto", {}, {"folder": str(folder)}, b"", DataRef("", None, None), False, hard_limit)
-
-
-def dies_at_first(one: Task) -> Line:
-    """Leaves its process on the first try of every task whose name says so."""
-    mark = Path(one.about["folder"]) / f"{one.key}-{time.monotonic_ns()}"
-    tries = len(list(mark.parent.glob(f"{one.key}-*")))
-    mark.touch()
-    if one.key.startswith("always") or (one.key.startswith("once") and not tries):
-        os._exit(9)
-    if one.key.startswith("endless"):
-        time.sleep(600)
-    return one.line("done", 0.0)
-
-
-def all_lines(executor: Processes) -> dict[str, Line]:
-    found = {}
-    until = time.monotonic() + 120
-    while executor.pending and time.monotonic() < until:
-        for line in executor.finished(0.2):
-            assert line["key"] not in found
-            found[line["key"]] = line
-    return found
 
 
 def test_a_process_that_dies_costs_its_task_alone(tmp_path: Path) -> None:
