@@ -15,6 +15,7 @@ from relutrim.errors import InputError
 from relutrim.paper.reproduce import run as running
 from relutrim.paper.reproduce.executors import ATTEMPTS, Processes, Serial
 from relutrim.paper.reproduce.grid import grid
+from relutrim.paper.reproduce.measured import measured, undecided
 from relutrim.paper.reproduce.options import parsed_shard
 from relutrim.paper.reproduce.rows import Line, appending, file_of, read_lines
 from relutrim.paper.reproduce.stages import Measures
@@ -199,3 +200,28 @@ def test_the_papers_grid_is_the_papers() -> None:
 def test_a_second_run_on_the_same_rows_is_refused(tmp_path: Path) -> None:
     with appending(file_of(tmp_path)), pytest.raises(InputError, match="another run"):
         small(tmp_path).run(Serial())
+
+
+def test_what_is_left_undecided_is_measured_again_with_more_time(tmp_path: Path) -> None:
+    hurried, patient = (Measures(("auto", "data"), time_limit=limit) for limit in (1e-6, 60))
+    assert small(tmp_path, measures=hurried).run(Serial()) == 0
+    before = read_lines(tmp_path)
+    left = {line["network"] for line in before if not line["result"]["complete"]}
+    assert 0 < len(left) < NETWORKS
+    assert undecided(before, "mnist") == {(name, "auto") for name in left}
+    for _ in range(2):  # the second time there is nothing left to do
+        assert small(tmp_path, measures=patient, undecided=True).run(Serial()) == 0
+        again = [line for line in read_lines(tmp_path) if line not in before]
+        assert sorted(line["network"] for line in again) == sorted(left)
+    networks, left_out = measured(read_lines(tmp_path), "mnist")
+    assert left_out == 0
+    for one in networks:
+        assert one.complete("auto")
+        assert one.about["options"]["auto"] == {"time_limit": 60 if one.name in left else 1e-6}
+
+
+def test_less_time_takes_nothing_away(tmp_path: Path) -> None:
+    assert small(tmp_path, measures=Measures(("auto",), time_limit=60)).run(Serial()) == 0
+    assert small(tmp_path, measures=Measures(("auto",), time_limit=1e-6)).run(Serial()) == 0
+    networks, _ = measured(read_lines(tmp_path), "mnist")
+    assert all(one.complete("auto") for one in networks)
