@@ -250,8 +250,9 @@ def _bare(subject: Subject, *, time_limit: float, solver: str, big_m: str) -> di
     return verdicts(_analysis(subject, "isa", time_limit=time_limit, solver=solver, big_m=big_m))
 
 
-def _neuron(subject: Subject, *, time_limit: float, solver: str, big_m: str) -> dict[str, Any]:
-    return verdicts(_analysis(subject, "neuron", time_limit=time_limit, solver=solver, big_m=big_m))
+def _neuron(subject: Subject, *, time_limit: float, solver: str, big_m: str, inject: str) -> dict[str, Any]:
+    programs: dict[str, Any] = {"solver": solver, "big_m": big_m, "inject": inject}
+    return verdicts(_analysis(subject, "neuron", time_limit=time_limit, **programs))
 
 
 def _sum(

@@ -84,6 +84,12 @@ OPTIONS = (
     Option("--no-isa", "No mixed-integer programs at all.", bool, False),
     Option("--solver", "Who solves them: highs, scip or gurobi.", default="highs", metavar="NAME"),
     Option(
+        "--big-m",
+        "Where their constants come from: interval (as in the paper), linear or best.",
+        default="interval",
+        metavar="NAME",
+    ),
+    Option(
         "--undecided",
         "Only the measurements that the rows in --output have left undecided; with longer limits, say.",
         bool,
