@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -71,3 +72,12 @@ def all_lines(executor: Executor) -> dict[str, Line]:
             assert line["key"] not in found
             found[line["key"]] = line
     return found
+
+
+def kill_one(cluster: Any) -> bool:
+    """Kill the process of a worker, if one is alive; its nanny will start another."""
+    processes = [nanny.process.process for nanny in cluster.workers.values() if nanny.process]
+    pids = [one.pid for one in processes if one is not None and one.is_alive() and one.pid]
+    if pids:
+        os.kill(pids[0], signal.SIGKILL)
+    return bool(pids)

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from relutrim.errors import InputError
 from relutrim.paper.reproduce.cluster import Cluster
 from relutrim.paper.reproduce.executors import ATTEMPTS, Serial
-from reproducing import all_lines, dies_at_first, small, table, task
+from reproducing import all_lines, dies_at_first, kill_one, small, table, task
 
 distributed = pytest.importorskip("distributed")
-
-
-def kill_one(cluster: Any) -> bool:
-    """Kill the process of a worker, if one is alive; its nanny will start another."""
-    processes = [nanny.process.process for nanny in cluster.workers.values() if nanny.process]
-    pids = [one.pid for one in processes if one is not None and one.is_alive() and one.pid]
-    if pids:
-        os.kill(pids[0], signal.SIGKILL)
-    return bool(pids)
 
 
 def test_a_cluster_that_loses_workers_comes_to_the_same_table(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from relutrim.paper.reproduce.measured import measured
 from relutrim.paper.reproduce.rows import DONE, Line, file_of, read_lines
 from relutrim.paper.reproduce.stages import Measures
 from relutrim.paper.reproduce.task import Task, perform
-from reproducing import small
+from reproducing import kill_one, small
 
 ALL = Measures(("auto",), time_limit=60)
 STEPS = Measures(("auto",), time_limit=1e-6, neuron_time_limit=60)
@@ -156,3 +156,23 @@ def test_tasks_without_a_limit_for_neurons_pass_through(whole: Path, tmp_path: P
     assert executor.pending == 0
     assert small(tmp_path, measures=ALL).run(executor) == 0
     assert outcome(tmp_path) == outcome(whole)
+
+
+def test_a_cluster_that_loses_workers_comes_to_the_same_verdicts(steps: Path, tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    from relutrim.paper.reproduce.cluster import Cluster
+
+    killed = []
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+    ) as cluster:
+
+        def tell(text: str) -> None:
+            if f" {STAGE}:" in text and len(killed) < 2:  # others of its network are being done
+                killed.append(kill_one(cluster))
+
+        executor = Cluster(cluster.scheduler_address)
+        assert small(tmp_path, measures=STEPS, tell=tell).run(executor) == 0
+    assert killed == [True, True]
+    assert outcome(tmp_path) == outcome(steps)
+    assert len(read_lines(tmp_path)) == len(read_lines(steps))
