@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from relutrim.errors import InputError
 from relutrim.paper.reproduce.cluster import Cluster
-from relutrim.paper.reproduce.executors import Serial
-from reproducing import small, table
+from relutrim.paper.reproduce.executors import ATTEMPTS, Serial
+from reproducing import all_lines, dies_at_first, kill_one, small, table, task
 
 distributed = pytest.importorskip("distributed")
-
-
-def kill_one(cluster: Any) -> bool:
-    """Kill the process of a worker, if one is alive; its nanny will start another."""
-    processes = [nanny.process.process for nanny in cluster.workers.values() if nanny.process]
-    pids = [one.pid for one in processes if one is not None and one.is_alive() and one.pid]
-    if pids:
-        os.kill(pids[0], signal.SIGKILL)
-    return bool(pids)
 
 
 def test_a_cluster_that_loses_workers_comes_to_the_same_table(tmp_path: Path) -> None:
@@ -42,6 +34,60 @@ def test_a_cluster_that_loses_workers_comes_to_the_same_table(tmp_path: Path) ->
         assert small(tmp_path / "cluster", tell=tell).run(executor) == 0
     assert sum(killed) >= 3
     assert table(tmp_path / "cluster") == table(tmp_path / "alone")
+
+
+def test_a_task_that_does_not_end_is_ended_on_a_cluster_too(tmp_path: Path) -> None:
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None
+    ) as cluster:
+        executor = Cluster(cluster.scheduler_address, do=dies_at_first)
+        executor.submit(task("endless", tmp_path, hard_limit=5.0))
+        executor.submit(task("always", tmp_path))
+        executor.submit(task("once", tmp_path))
+        try:
+            found = all_lines(executor)
+        finally:
+            executor.close()
+    assert {name: line["status"] for name, line in found.items()} == {
+        "endless": "failed",
+        "always": "failed",
+        "once": "done",
+    }
+    assert "beyond its limit" in found["endless"]["error"]
+    assert "exit code 9" in found["always"]["error"]
+    assert len(list(tmp_path.glob("endless-*"))) == 1  # it is not tried again
+    assert len(list(tmp_path.glob("always-*"))) == ATTEMPTS
+
+
+def test_a_process_ends_with_whoever_asked_it(tmp_path: Path) -> None:
+    """A worker that is killed leaves nothing running behind."""
+    script = (
+        "import sys, threading; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path; from reproducing import dies_at_first, task\n"
+        "from relutrim.paper.reproduce.apart import Apart\n"
+        "Apart().perform(task('endless', Path(sys.argv[2])), dies_at_first)"
+    )
+    arguments = [sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path)]
+    worker = subprocess.Popen(arguments)
+    until = time.monotonic() + 60
+    while not (marks := list(tmp_path.glob("endless-*"))) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert marks
+    child = int(marks[0].read_text())
+    assert alive(child)
+    worker.kill()
+    worker.wait()
+    while alive(child) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not alive(child)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_a_scheduler_that_is_not_there_is_named() -> None:

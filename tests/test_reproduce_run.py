@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -16,11 +15,12 @@ from relutrim.errors import InputError
 from relutrim.paper.reproduce import run as running
 from relutrim.paper.reproduce.executors import ATTEMPTS, Processes, Serial
 from relutrim.paper.reproduce.grid import grid
+from relutrim.paper.reproduce.measured import measured, undecided
 from relutrim.paper.reproduce.options import parsed_shard
 from relutrim.paper.reproduce.rows import Line, appending, file_of, read_lines
 from relutrim.paper.reproduce.stages import Measures
-from relutrim.paper.reproduce.task import DataRef, Task
-from reproducing import CELLS, small, table
+from relutrim.paper.reproduce.task import DataRef
+from reproducing import CELLS, all_lines, dies_at_first, small, table, task
 
 NETWORKS = sum(len(cell.l1) * len(cell.seeds) for cell in CELLS)
 
@@ -153,32 +153,6 @@ def test_a_row_is_about_one_network_even_if_training_came_out_differently(tmp_pa
     assert path.read_text().count('"stage": "data"') == NETWORKS + 1
 
 
-def task(name: str, folder: Path, hard_limit: float = 60.0) -> Task:
-    return Task(name, "auto", {}, {"folder": str(folder)}, b"", DataRef("", None, None), False, hard_limit)
-
-
-def dies_at_first(one: Task) -> Line:
-    """Leaves its process on the first try of every task whose name says so."""
-    mark = Path(one.about["folder"]) / f"{one.key}-{time.monotonic_ns()}"
-    tries = len(list(mark.parent.glob(f"{one.key}-*")))
-    mark.touch()
-    if one.key.startswith("always") or (one.key.startswith("once") and not tries):
-        os._exit(9)
-    if one.key.startswith("endless"):
-        time.sleep(600)
-    return one.line("done", 0.0)
-
-
-def all_lines(executor: Processes) -> dict[str, Line]:
-    found = {}
-    until = time.monotonic() + 120
-    while executor.pending and time.monotonic() < until:
-        for line in executor.finished(0.2):
-            assert line["key"] not in found
-            found[line["key"]] = line
-    return found
-
-
 def test_a_process_that_dies_costs_its_task_alone(tmp_path: Path) -> None:
     executor = Processes(2, dies_at_first)
     names = ["plain", "once", "other", "always", "once-more", "last"]
@@ -226,3 +200,28 @@ def test_the_papers_grid_is_the_papers() -> None:
 def test_a_second_run_on_the_same_rows_is_refused(tmp_path: Path) -> None:
     with appending(file_of(tmp_path)), pytest.raises(InputError, match="another run"):
         small(tmp_path).run(Serial())
+
+
+def test_what_is_left_undecided_is_measured_again_with_more_time(tmp_path: Path) -> None:
+    hurried, patient = (Measures(("auto", "data"), time_limit=limit) for limit in (1e-6, 60))
+    assert small(tmp_path, measures=hurried).run(Serial()) == 0
+    before = read_lines(tmp_path)
+    left = {line["network"] for line in before if not line["result"]["complete"]}
+    assert 0 < len(left) < NETWORKS
+    assert undecided(before, "mnist") == {(name, "auto") for name in left}
+    for _ in range(2):  # the second time there is nothing left to do
+        assert small(tmp_path, measures=patient, undecided=True).run(Serial()) == 0
+        again = [line for line in read_lines(tmp_path) if line not in before]
+        assert sorted(line["network"] for line in again) == sorted(left)
+    networks, left_out = measured(read_lines(tmp_path), "mnist")
+    assert left_out == 0
+    for one in networks:
+        assert one.complete("auto")
+        assert one.about["options"]["auto"] == {"time_limit": 60 if one.name in left else 1e-6}
+
+
+def test_less_time_takes_nothing_away(tmp_path: Path) -> None:
+    assert small(tmp_path, measures=Measures(("auto",), time_limit=60)).run(Serial()) == 0
+    assert small(tmp_path, measures=Measures(("auto",), time_limit=1e-6)).run(Serial()) == 0
+    networks, _ = measured(read_lines(tmp_path), "mnist")
+    assert all(one.complete("auto") for one in networks)

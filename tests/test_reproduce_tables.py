@@ -11,6 +11,7 @@ import pytest
 
 from command_line import call
 from relutrim.paper.reproduce.collect import collect
+from relutrim.paper.reproduce.measured import measured
 from relutrim.paper.reproduce.published import published
 from relutrim.paper.reproduce.rows import appending, file_of
 
@@ -166,6 +167,26 @@ def test_runs_with_other_settings_do_not_share_a_table(tmp_path: Path) -> None:
         line["key"] += "quick"
     tables = written(tmp_path, quick, network(0.0, 0, 0.98, 1.0, 200), network(0.0, 1, 0.98, 1.0, 200))
     assert float(tables["cells"][0]["accuracy %"]) == pytest.approx(98)
+
+
+def test_the_line_that_counts() -> None:
+    """More time counts where it decided more; other constants are another measurement, whatever came out."""
+    plain = network(1e-4, 0, 0.98, 1.0, 200)
+    auto, isa = (next(line for line in plain if line["stage"] == stage) for stage in ("auto", "isa"))
+
+    def seconds(*lines: dict[str, Any]) -> float | None:
+        return measured(lines, "mnist")[0][0].seconds(lines[0]["stage"])
+
+    def again(line: dict[str, Any], took: float, complete: bool, **options: Any) -> dict[str, Any]:
+        result = {**line["result"], "seconds": took, "complete": complete}
+        return {**line, "options": {**line["options"], **options}, "result": result}
+
+    stopped = again(auto, 9, False, time_limit=9)
+    assert seconds(stopped, auto) == seconds(auto, stopped) == 1.0
+    assert seconds(stopped, again(auto, 20, False, time_limit=20)) == 20
+    assert seconds(auto, again(auto, 2, True, neuron_time_limit=5)) == 2
+    assert seconds(isa, again(isa, 60, False, big_m="interval")) == 60
+    assert seconds(again(isa, 60, False, big_m="interval"), isa) == 10
 
 
 def test_the_papers_tables_are_whole() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from relutrim.journal.journal import Journal
-    from relutrim.prove.cascade import Cascade, Progress
+    from relutrim.prove.cascade import Cascade, Known, Progress
 
 METHODS = ("auto", *MILP_METHODS, "bounds", "data")
 _BATCH = 4096
@@ -110,10 +110,13 @@ def analyze_network(
     progress: Progress | None,
     jobs: int | None = None,
     journal: str | Path | None = None,
+    among: frozenset[tuple[str, int]] | None = None,
+    known: Known | None = None,
     **milp: str,
 ) -> Stability:
     """:func:`analyze` for a model that is a :class:`Network` already; ``milp`` are the options of its mixed-
-    integer programs.
+    integer programs. With ``among`` the last stage of ``auto`` is for these neurons (a ReLU's name and a
+    number) alone; ``known`` is what other runs know.
     """
     deadline = Deadline(time_limit)
     if method not in METHODS:
@@ -136,7 +139,15 @@ def analyze_network(
         ) as notes,
     ):
         cascade = Cascade(
-            problem, deadline, device=device, seed=seed, jobs=jobs, progress=progress, journal=notes
+            problem,
+            deadline,
+            device=device,
+            seed=seed,
+            jobs=jobs,
+            progress=progress,
+            journal=notes,
+            among=among,
+            known=known,
         )
         found = _decided(cascade, domain, method, settings, rows)
         if notes is None:

@@ -71,6 +71,11 @@ class _ManyNetworks(ManyNumbers):
 @click.option(
     "--normalize", is_flag=True, help="Train on (x - mean) / std; the domain is then a --normalized-box."
 )
+@click.option(
+    "--initialisation",
+    type=click.Choice(["normal", "uniform"]),
+    help="How weights begin: Kaiming's normal, or torch's own uniform [default: for autoencoders].",
+)
 @click.option("--rows", type=click.IntRange(1), metavar="N", help="Train on the first N rows only.")
 @click.option("--device", default="cpu", show_default=True, metavar="cpu|cuda", help="Where to compute.")
 @click.option(
@@ -107,6 +112,7 @@ def train(dataset: str, architectures: tuple[str, ...], output: Path, as_json: b
         "momentum",
         "augment",
         "normalize",
+        "initialisation",
     )
     recipe = Recipe(**{name: options[name] for name in names})
     plan(architectures, options["l1"], options["seeds"], options["at_once"])  # before the data is read

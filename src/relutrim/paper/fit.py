@@ -38,7 +38,8 @@ class Fit:
         self.recipe, self.device, self.epoch = recipe, device, 0
         self.flat = architecture.kind is not Kind.LENET
         self.rebuilds = architecture.kind is Kind.AUTOENCODER
-        self.stack = Stack(architecture.layers(dataset.shape, dataset.classes), seeds, device)
+        layers = architecture.layers(dataset.shape, dataset.classes)
+        self.stack = Stack(layers, seeds, device, recipe.begins(architecture.kind))
         self.feed = Feed(dataset, recipe, own, device)
         self.seed_of = torch.tensor([own.index(seed) for seed in seeds], device=device)
         self.l1 = torch.tensor([l1 for l1, _ in networks], device=device)

@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from relutrim.errors import InputError
+from relutrim.paper.architecture import Kind
+
+INITIALISATIONS = ("normal", "uniform")
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,10 @@ class Recipe:
 
     ``augment`` (the paper's, :mod:`relutrim.paper.augment`) is for CIFAR, where None means yes and elsewhere
     no. ``normalize`` shows the networks ``(x - mean) / std``.
+
+    ``initialisation`` is how weights begin, by the number of inputs n: ``normal``, Kaiming's with deviation
+    sqrt(2 / n), or ``uniform``, between -1 and 1 over sqrt(n), which is what torch gives a linear layer
+    (Kaiming's with a = sqrt(5)). None: uniform for autoencoders, normal for others; docs/train.md says why.
     """
 
     epochs: int = 120
@@ -28,6 +35,7 @@ class Recipe:
     momentum: float = 0.9
     augment: bool | None = None
     normalize: bool = False
+    initialisation: str | None = None
 
     def __post_init__(self) -> None:
         whole = {"epochs": 0, "batch_size": 1, "decay_every": 1}
@@ -39,6 +47,10 @@ class Recipe:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise InputError(f"{name} is {value}; it must be a number, 0 or more")
+        if self.initialisation not in (None, *INITIALISATIONS):
+            raise InputError(
+                f"initialisation is {self.initialisation!r}; it must be one of {', '.join(INITIALISATIONS)}"
+            )
         if self.momentum >= 1:
             raise InputError(f"momentum is {self.momentum}; from 1 on the steps only grow")
 
@@ -55,6 +67,17 @@ class Recipe:
         named = dataset.removeprefix("synthetic-") in ("cifar10", "cifar100")
         return named if self.augment is None else self.augment
 
+    def begins(self, kind: Kind) -> str:
+        """How the weights of a network begin.
+
+        >>> Recipe().begins(Kind.MLP), Recipe().begins(Kind.AUTOENCODER)
+        ('normal', 'uniform')
+        """
+        return self.initialisation or ("uniform" if kind is Kind.AUTOENCODER else "normal")
+
     def describe(self) -> dict[str, Any]:
-        """What a report says about it."""
-        return asdict(self)
+        """What a report says about it; what is left to the kind of network is left out."""
+        found = asdict(self)
+        if self.initialisation is None:
+            del found["initialisation"]
+        return found

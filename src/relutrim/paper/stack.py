@@ -29,8 +29,12 @@ _NORM_MOMENTUM = 0.1
 class Stack:
     """The weights of all networks, by the names that a module of one network gives them."""
 
-    def __init__(self, layers: Sequence[Layer], seeds: Sequence[int], device: torch.device) -> None:
-        """Kaiming initialisation (normal, by fan-in, for ReLUs) from each network's seed; biases are 0."""
+    def __init__(
+        self, layers: Sequence[Layer], seeds: Sequence[int], device: torch.device, begin: str = "normal"
+    ) -> None:
+        """Weights begin as :class:`~relutrim.paper.recipe.Recipe` says, from each network's seed; biases
+        with 0.
+        """
         self.layers = tuple(layers)
         self.networks = len(seeds)
         self.parameters: dict[str, Tensor] = {}
@@ -41,8 +45,8 @@ class Stack:
             if layer.op in (Op.LINEAR, Op.CONV):
                 window = (WINDOW, WINDOW) if layer.op is Op.CONV else ()
                 shape = (outputs, layer.inputs, *window)
-                deviation = math.sqrt(2 / (layer.inputs * math.prod(window)))
-                weights = [deviation * torch.randn(shape, generator=source) for source in sources]
+                inputs = layer.inputs * math.prod(window)
+                weights = [_drawn(shape, inputs, begin, source) for source in sources]
                 self.parameters[f"{name}.weight"] = torch.stack(weights)
                 self.parameters[f"{name}.bias"] = torch.zeros(self.networks, outputs)
             elif layer.op is Op.NORM:
@@ -106,6 +110,12 @@ class Stack:
             key: value[index].detach().cpu().clone()
             for key, value in (self.parameters | self.buffers).items()
         }
+
+
+def _drawn(shape: tuple[int, ...], inputs: int, begin: str, source: torch.Generator) -> Tensor:
+    if begin == "uniform":
+        return (2 * torch.rand(shape, generator=source) - 1) / math.sqrt(inputs)
+    return math.sqrt(2 / inputs) * torch.randn(shape, generator=source)
 
 
 def _pooled(pool: Callable[[Tensor, int], Tensor], x: Tensor) -> Tensor:

@@ -54,6 +54,19 @@ Progress = Callable[[str, int, int], None]
 """Called with a stage's name, how many neurons are decided, and how many there are."""
 
 
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What other runs of the prover found on the same network and domain.
+
+    ``bounds`` are (ReLU, neuron, sign, lower) with ``sign * y >= lower`` for the neuron's pre-activation.
+    They are taken at their word, and the proofs stay where they were found, so that
+    :mod:`relutrim.prove.recheck` does not confirm what rests on them. ``inputs`` are tried like any others.
+    """
+
+    bounds: tuple[tuple[str, int, float, float], ...]
+    inputs: Tensor
+
+
 @dataclass(eq=False)
 class Cascade:
     """One run over one problem. ``values`` and ``witnesses`` are valid after every step, whatever stops the
@@ -68,6 +81,9 @@ class Cascade:
     progress: Progress | None = None
     journal: Journal | None = None
     """What earlier runs found, and where this one writes what it finds."""
+    among: frozenset[tuple[str, int]] | None = None
+    """The neurons that linear programs are for; None: all."""
+    known: Known | None = None
     proofs: list[AnyProof] = field(default_factory=list, init=False)
     nodes: int = field(default=0, init=False)
     values: dict[str, Interval] = field(default_factory=dict, init=False)
@@ -87,6 +103,10 @@ class Cascade:
         """All of the cascade, as far as time allows. Returns how many rows of data lay in the domain."""
         self.witnesses.observe(self.region.sample(_RANDOM, self.generator))
         counted = self.observe(data)
+        if self.known is not None:
+            self.witnesses.observe(self.known.inputs.to(self.region.lo))
+            for relu, neuron, sign, lower in self.known.bounds:
+                self.prove(self.network[relu].inputs[0], neuron, sign, lower, None, 0)
         self.bound(search=True)
         self._gradients()
         if self.missing():
@@ -99,7 +119,7 @@ class Cascade:
             deadline = self.deadline.or_within(LAST_SECONDS)
             if applies(self):
                 Splitting(self, deadline).run()
-            Programs(self, deadline, self.jobs).run()
+            Programs(self, deadline, self.jobs, self.among).run()
         self.recall_rest()
         return counted
 

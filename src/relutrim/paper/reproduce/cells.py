@@ -102,6 +102,13 @@ def cell_table(found: Sequence[Cell], experiment: str) -> Table:
         "*all*, *rounding* and *1e-6* are all rewrites: exact, within half a unit in the last place of the "
         "outputs, and within 1e-6 of them. *paper* is Serra et al. (2021), appendix A6."
     )
+    if experiment == "autoencoder":
+        table.note += (
+            " LEO++ folds every layer of stable neurons into the next, as the paper's algorithm says, also "
+            "where the product around a bottleneck has more connections than its factors had (all three "
+            "layers of 100|10|100 become one matrix of 784 x 784, which is counted as -287 %); *all* folds "
+            "only where that is smaller."
+        )
     shares = ("neurons %", "connections %", "difference")
     table.formats = {name: ".1f" for name in columns if name.endswith(shares)}
     table.formats |= {score: ".4g" if score == "loss" else ".2f", "l1": "g", "± sd": ".2g"}

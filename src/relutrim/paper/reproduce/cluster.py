@@ -8,9 +8,11 @@ and the data under the same path as here; the networks travel with the tasks.
 from __future__ import annotations
 
 import queue
+from collections.abc import Callable
 from typing import Any
 
 from relutrim.errors import InputError
+from relutrim.paper.reproduce.apart import Apart
 from relutrim.paper.reproduce.rows import Line
 from relutrim.paper.reproduce.task import Task, lost, perform
 
@@ -20,7 +22,8 @@ ATTEMPTS = 20
 class Cluster:
     """The executor of ``--cluster``."""
 
-    def __init__(self, address: str, timeout: float = 30.0) -> None:
+    def __init__(self, address: str, timeout: float = 30.0, do: Callable[[Task], Line] = perform) -> None:
+        self._do = do
         try:
             from distributed import Client
         except ImportError:
@@ -46,7 +49,7 @@ class Cluster:
 
     def _try(self, task: Task, attempt: int) -> None:
         name = f"relutrim-{task.key}-{attempt}"
-        future = self._client.submit(alone, task, key=name, pure=False, priority=-task.rank)
+        future = self._client.submit(alone, task, self._do, key=name, pure=False, priority=-task.rank)
         self._tasks[name] = (task, attempt, future)
         future.add_done_callback(self._ended.put)
 
@@ -92,9 +95,12 @@ class Cluster:
         self._client.close()
 
 
-def alone(task: Task) -> Line:
-    """Do a task on one core of a worker: a cluster's cores are shared out by its scheduler."""
-    import torch
+_APART = Apart()
+"""The processes of this worker."""
 
-    torch.set_num_threads(1)
-    return perform(task)
+
+def alone(task: Task, do: Callable[[Task], Line] = perform) -> Line:
+    """Do a task on one core of a worker, since a cluster's cores are shared out by its scheduler; in a
+    process apart, since a worker's thread could not be stopped.
+    """
+    return _APART.perform(task, do)

@@ -82,11 +82,13 @@ def _report(
 
 
 def _limits(networks: list[Measured]) -> str:
-    """What the time limits were, if they were the same everywhere."""
+    """What the time limits were."""
     words = []
     for stage, what in (("auto", "auto"), ("isa", "ISA")):
         options = [one.about["options"].get(stage) for one in networks]
         limits = {o["time_limit"] for o in options if o}
         if len(limits) == 1:
             words.append(f"{what} was limited to {limits.pop():g} s a network")
+        elif limits:
+            words.append(f"{what} was limited to {min(limits):g} to {max(limits):g} s a network")
     return f"{', '.join(words)}, on one core each." if words else ""

@@ -57,11 +57,20 @@ def prepared(name: str, options: dict[str, Any], output: Path, tell: Callable[[s
         _or(options["isa_time_limit"], 5.0 if options["quick"] else 60.0),
         options["isa_share"],
         options["solver"],
+        options["big_m"],
+        neuron_time_limit=options["neuron_time_limit"],
     )
     folder = None if options["data_dir"] is None else str(options["data_dir"].resolve())
     data = DataRef(plan.dataset, folder, plan.rows)
     return Reproduction(
-        plan, measures, data, output, options["device"], parsed_shard(options["shard"]), tell=tell
+        plan,
+        measures,
+        data,
+        output,
+        options["device"],
+        parsed_shard(options["shard"]),
+        undecided=options["undecided"],
+        tell=tell,
     )
 
 

@@ -140,7 +140,7 @@ class Processes:
     def _begin(self) -> _Worker:
         here, there = self._context.Pipe()
         process = self._context.Process(target=work, args=(there, self._do), daemon=True)
-        with _one_thread():
+        with one_thread():
             process.start()
         there.close()
         worker = _Worker(process, here)
@@ -183,7 +183,7 @@ class Processes:
         return code
 
 
-class _one_thread:
+class one_thread:
     """Numerical libraries read how many threads to use when they are loaded, which in a new process is
     before any code of ours runs.
     """

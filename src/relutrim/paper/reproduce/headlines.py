@@ -16,6 +16,14 @@ def headline_table(networks: Sequence[Measured], found: Sequence[Cell], experime
     """What the abstract and the text of the paper say, as far as rows allow."""
     real = experiment if not networks[0].made_up else ""
     table = Table("headlines", "Headline numbers", ["what", "paper", "ours", "over"])
+    baseline = [one.about["options"]["neuron"] for one in networks if "neuron" in one.results]
+    helped = any(options.get("inject") != "off" for options in baseline)
+    inputs = "with inputs injected on the way, unlike" if helped else "without inputs injected on the way, as"
+    table.note = (
+        "*auto* is relutrim's own analysis, *ISA* the paper's method, *programs per neuron* its baseline: a "
+        f"program for each neuron and direction, searched until the sign is known, {inputs} "
+        "in the paper. *A over B* is how many times longer B took, where A decided every neuron."
+    )
     add = table.rows.append
     add(["networks with undecided neurons: auto", None, *_undecided(networks, "auto")])
     add(["networks with undecided neurons: ISA", _timeouts(found), *_undecided(networks, "isa")])

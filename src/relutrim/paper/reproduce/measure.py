@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from relutrim.network.graph import Network
 from relutrim.network.operators import Relu
 from relutrim.paper.dataset import Array, Dataset
 from relutrim.paper.reproduce.magnitude import magnitude_pruning
+from relutrim.prove.cascade import Known
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict
 from relutrim.rewrite.pipeline import rewrite
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from relutrim.paper.reproduce.task import Task
 
 _ROWS = 2000
+_FEW = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,32 +117,40 @@ def opened(task: Task) -> Subject:
         return Subject(load(path), domain, dataset)
 
 
-def _auto(subject: Subject, *, time_limit: float) -> dict[str, Any]:
+def _auto(
+    subject: Subject, *, time_limit: float, known: Sequence[Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
     """Verdicts by proof; what LEO++ and all rewrites make of them, at several tolerances; the accuracy of
-    each on the test set.
+    each on the test set. ``known`` is what :func:`_hard` found.
     """
     network = subject.network
-    result = compress_network(
-        network,
-        subject.domain,
-        method="auto",
-        time_limit=time_limit,
-        device="cpu",
-        seed=0,
-        jobs=1,
-        progress=None,
-    )
-    stability = result.stability
+    if known is None:
+        result = compress_network(
+            network,
+            subject.domain,
+            method="auto",
+            time_limit=time_limit,
+            device="cpu",
+            seed=0,
+            jobs=1,
+            progress=None,
+        )
+        stability, every, deviation = result.stability, result.stored, result.deviation.proven
+    else:
+        stability = _joined(subject, known, time_limit)
+        found = rewrite(network, stability)
+        every, deviation = found.stored, found.deviation_stored
     before = subject.answers(network)
     leo = rewrite(network, stability, rewrites="leo++")
-    smaller = {"leo++": leo.stored, "all": result.stored}
-    proven = {"leo++": leo.deviation_stored, "all": result.deviation.proven}
+    smaller = {"leo++": leo.stored, "all": every}
+    proven = {"leo++": leo.deviation_stored, "all": deviation}
     for tolerance in ("rounding", "1e-6"):
         allowed = allowed_deviation(network, stability, tolerance if tolerance == "rounding" else 1e-6)
         found = rewrite(network, stability, allowed=allowed)
         smaller[tolerance], proven[tolerance] = found.stored, found.deviation_stored
     return {
         **verdicts(stability),
+        "undecided": _undecided(stability),
         "size": size(network),
         **score(subject, before),
         "rewrites": {
@@ -153,6 +164,49 @@ def _auto(subject: Subject, *, time_limit: float) -> dict[str, Any]:
         },
         "magnitude": magnitude_pruning(network, stability),
     }
+
+
+def _undecided(stability: Stability) -> list[tuple[str, int]]:
+    """The neurons that are left, if they are few: many are no hard neurons, but a hard network."""
+    left = [(layer.name, i) for layer in stability.layers for i in layer.which(Verdict.UNKNOWN)]
+    return left if len(left) <= _FEW else []
+
+
+def _hard(subject: Subject, *, relu: str, neuron: int, time_limit: float) -> dict[str, Any]:
+    """One neuron that an analysis has left, and all the time for it: proven ends of its pre-activation, or
+    inputs that show both states.
+    """
+    among = frozenset({(relu, neuron)})
+    stability = _analysis(subject, "auto", time_limit=time_limit, among=among)
+    layer = stability[relu]
+    rows = [layer.active_witness[neuron], layer.inactive_witness[neuron]]
+    inputs = stability.witnesses[[row for row in rows if row >= 0]]
+    verdict = Verdict(layer.verdict[neuron])
+    return {
+        "seconds": round(stability.seconds, 4),
+        "complete": verdict is not Verdict.UNKNOWN,
+        "verdict": verdict.word,
+        "layers": [[1, *(int(verdict is v) for v in (Verdict.ACTIVE, Verdict.INACTIVE, Verdict.UNKNOWN))]],
+        "known": {
+            "relu": relu,
+            "neuron": neuron,
+            "lower": _finite(float(layer.lower[neuron])),
+            "upper": _finite(float(layer.upper[neuron])),
+            "inputs": [base64.b64encode(row.astype("<f8").tobytes()).decode() for row in inputs],
+        },
+    }
+
+
+def _joined(subject: Subject, found: Sequence[Mapping[str, Any]], time_limit: float) -> Stability:
+    """The analysis with what is known of some neurons."""
+    bounds, inputs = [], [np.zeros((0, subject.network.input.size))]
+    for one in found:
+        for end, sign in (("lower", 1.0), ("upper", -1.0)):
+            if one[end] is not None:
+                bounds.append((one["relu"], one["neuron"], sign, sign * one[end]))
+        inputs += [np.frombuffer(base64.b64decode(text), dtype="<f8")[None] for text in one["inputs"]]
+    known = Known(tuple(bounds), torch.from_numpy(np.concatenate(inputs)))
+    return _analysis(subject, "auto", time_limit=time_limit, known=known)
 
 
 def _data(subject: Subject) -> dict[str, Any]:
@@ -196,8 +250,9 @@ def _bare(subject: Subject, *, time_limit: float, solver: str, big_m: str) -> di
     return verdicts(_analysis(subject, "isa", time_limit=time_limit, solver=solver, big_m=big_m))
 
 
-def _neuron(subject: Subject, *, time_limit: float, solver: str, big_m: str) -> dict[str, Any]:
-    return verdicts(_analysis(subject, "neuron", time_limit=time_limit, solver=solver, big_m=big_m))
+def _neuron(subject: Subject, *, time_limit: float, solver: str, big_m: str, inject: str) -> dict[str, Any]:
+    programs: dict[str, Any] = {"solver": solver, "big_m": big_m, "inject": inject}
+    return verdicts(_analysis(subject, "neuron", time_limit=time_limit, **programs))
 
 
 def _sum(
@@ -220,7 +275,7 @@ def _sum(
 
 
 def _analysis(
-    subject: Subject, method: str, *, data: Any = None, time_limit: float | None = None, **programs: str
+    subject: Subject, method: str, *, data: Any = None, time_limit: float | None = None, **more: Any
 ) -> Stability:
     return analyze_network(
         subject.network,
@@ -232,7 +287,7 @@ def _analysis(
         seed=0,
         jobs=1,
         progress=None,
-        **programs,
+        **more,
     )
 
 
@@ -275,6 +330,7 @@ def _finite(number: float | None) -> float | None:
 
 MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
     "auto": _auto,
+    "hard": _hard,
     "data": _data,
     "outputs": _outputs,
     "isa": _isa,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relutrim.paper.reproduce.rows import DONE, Line
+from relutrim.paper.reproduce.stages import STAGES
 
 REWRITES = ("leo++", "all", "rounding", "1e-6")
 
@@ -66,8 +67,9 @@ def measured(lines: Iterable[Line], experiment: str) -> tuple[list[Measured], in
 
     Runs with other epochs, rows or devices may share a folder, but not a table: the settings that most lines
     have count. Where one network was trained twice and came out differently, the one with more lines does.
+    Where a stage was done more than once, with other limits say, see :func:`_counts`.
     """
-    own = [line for line in lines if line.get("experiment") == experiment]
+    own = [line for line in lines if line.get("experiment") == experiment and line["stage"] in STAGES]
     settings = Counter(_settings(line) for line in own)
     if not settings:
         return [], 0
@@ -83,15 +85,31 @@ def measured(lines: Iterable[Line], experiment: str) -> tuple[list[Measured], in
     return networks, len(own) - sum(map(len, best.values()))
 
 
+def undecided(lines: Iterable[Line], experiment: str) -> set[tuple[str, str]]:
+    """Networks and stages of an experiment that were left undecided."""
+    networks, _ = measured(lines, experiment)
+    return {
+        (one.name, stage)
+        for one in networks
+        for stage, result in one.results.items()
+        if result.get("complete") is False
+    }
+
+
 def _settings(line: Line) -> tuple[Any, ...]:
     return tuple(line[name] for name in ("dataset", "epochs", "train_rows", "device"))
 
 
 def _one(name: str, lines: list[Line]) -> Measured:
     first = lines[0]
-    results = {line["stage"]: line["result"] for line in lines if line["status"] == DONE}
-    failed = {line["stage"]: line["error"] for line in lines if line["status"] != DONE}
-    options = {line["stage"]: line["options"] for line in lines if line["status"] == DONE}
+    stages: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        stages[line["stage"]].append(line)
+    counted = {stage: _counts(some) for stage, some in stages.items()}
+    done = {stage: line for stage, line in counted.items() if line is not None}
+    results = {stage: line["result"] for stage, line in done.items()}
+    options = {stage: line["options"] for stage, line in done.items()}
+    failed = {stage: some[-1]["error"] for stage, some in stages.items() if stage not in done}
     return Measured(
         name,
         first["cell"],
@@ -100,5 +118,22 @@ def _one(name: str, lines: list[Line]) -> Measured:
         first["seed"],
         {**first, "options": options},
         results,
-        {stage: why for stage, why in failed.items() if stage not in results},
+        failed,
     )
+
+
+def _counts(lines: list[Line]) -> Line | None:
+    """The line of a stage that counts: the last one, unless it ran out of time where one that differs in its
+    limits alone did not. So a network that was left undecided can be given more time and keep its place in
+    the table, and less time takes nothing away.
+    """
+    done = [line for line in lines if line["status"] == DONE]
+    if not done:
+        return None
+    alike = [line for line in done if _unlimited(line) == _unlimited(done[-1])]
+    complete = [line for line in alike if line["result"].get("complete", True)]
+    return (complete or alike)[-1]
+
+
+def _unlimited(line: Line) -> dict[str, Any]:
+    return {name: value for name, value in line["options"].items() if not name.endswith("time_limit")}

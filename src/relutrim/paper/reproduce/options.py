@@ -67,6 +67,13 @@ OPTIONS = (
         "S",
     ),
     Option(
+        "--neuron-time-limit",
+        "Seconds for each neuron that it leaves undecided, as a task of its own [default: no such tasks].",
+        float,
+        None,
+        "S",
+    ),
+    Option(
         "--isa-time-limit",
         "Seconds for each analysis by mixed-integer programs [default: 60; quick: 5].",
         float,
@@ -76,6 +83,18 @@ OPTIONS = (
     Option("--isa-share", "The share of seeds on which these run.", float, 1.0, "SHARE"),
     Option("--no-isa", "No mixed-integer programs at all.", bool, False),
     Option("--solver", "Who solves them: highs, scip or gurobi.", default="highs", metavar="NAME"),
+    Option(
+        "--big-m",
+        "Where their constants come from: interval (as in the paper), linear or best.",
+        default="interval",
+        metavar="NAME",
+    ),
+    Option(
+        "--undecided",
+        "Only the measurements that the rows in --output have left undecided; with longer limits, say.",
+        bool,
+        False,
+    ),
     Option("--synthetic", "Made-up data of the same form, no files needed.", bool, False),
     Option(
         "--tables-only", "Make tables and figures of the rows that are there, and nothing else.", bool, False

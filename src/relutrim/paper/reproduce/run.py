@@ -12,6 +12,8 @@ from typing import Any
 from relutrim.paper.dataset import Dataset
 from relutrim.paper.reproduce.executors import Executor, Serial
 from relutrim.paper.reproduce.grid import Cell, Grid
+from relutrim.paper.reproduce.hard import HardNeurons
+from relutrim.paper.reproduce.measured import undecided
 from relutrim.paper.reproduce.rows import DONE, Appender, Line, appending, file_of, key_of, read_lines
 from relutrim.paper.reproduce.stages import STAGES, Measures
 from relutrim.paper.reproduce.task import DataRef, Task
@@ -45,6 +47,8 @@ class Reproduction:
     shard: tuple[int, int] | None = None
     beside: bool | None = None
     """Whether to train beside the tasks; None: on a GPU."""
+    undecided: bool = False
+    """Only what the rows that are there have left undecided, with another limit say."""
     tell: Tell = print
     progress: Progress | None = None
 
@@ -55,12 +59,19 @@ class Reproduction:
         cores; on a CPU training wants these cores for itself.
         """
         dataset = self.data.load()
-        done = {line["key"]: line["sha256"] for line in read_lines(self.output) if line["status"] == DONE}
-        cells = [(cell, wanted) for cell in self.grid.cells if (wanted := self.missing(cell, dataset, done))]
+        lines = {line["key"]: line for line in read_lines(self.output)}
+        done = {key: line["sha256"] for key, line in lines.items() if line["status"] == DONE}
+        cells = [(cell, self.missing(cell, dataset, done)) for cell in self.grid.cells]
+        if self.undecided:
+            left = undecided(lines.values(), self.grid.name)
+            cells = [(cell, _only(wanted, left)) for cell, wanted in cells]
+        cells = [(cell, wanted) for cell, wanted in cells if wanted]
+        beside = self.device != "cpu" if self.beside is None else self.beside
+        beside = beside and not isinstance(executor, Serial)
+        executor = HardNeurons(executor, lines)
         with appending(file_of(self.output, self.shard)) as rows:
             try:
-                beside = self.device != "cpu" if self.beside is None else self.beside
-                if not beside or isinstance(executor, Serial):
+                if not beside:
                     for cell, wanted in cells:
                         self._submit(executor, self._tasks(cell, wanted, dataset, done))
                         self._drain(executor, rows)
@@ -214,6 +225,15 @@ class Reproduction:
             self.measures.hard_limit(stage),
             list(STAGES).index(stage),
         )
+
+
+def _only(wanted: list[Wanted], left: set[tuple[str, str]]) -> list[Wanted]:
+    """What is wanted of these networks and stages."""
+    chosen = [
+        replace(one, stages=tuple(stage for stage in one.stages if (one.name, stage[0]) in left))
+        for one in wanted
+    ]
+    return [one for one in chosen if one.stages]
 
 
 def said(line: Line, pending: int) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relutrim.errors import InputError
+from relutrim.milp.settings import BIG_M
 from relutrim.paper.architecture import Kind, parse_architecture
 from relutrim.paper.reproduce.grid import BASELINE, WIDE, Cell
 
@@ -37,17 +38,21 @@ class Measures:
     isa_time_limit: float = 60.0
     isa_share: float = 1.0
     solver: str = "highs"
-    big_m: str = "best"
+    big_m: str = "interval"
+    """Where the constants of mixed-integer programs come from; the paper's are from interval arithmetic."""
+    neuron_time_limit: float | None = None
+    """For each neuron that auto leaves undecided, as a task of its own; None: there is no such task."""
 
     def __post_init__(self) -> None:
         for stage in self.stages:
             if stage not in STAGES:
                 raise InputError(f"there is no stage {stage!r}; there are {', '.join(STAGES)}")
-        for name in ("time_limit", "isa_time_limit"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InputError(
-                    f"a {name.replace('_', ' ')} of {getattr(self, name):g} seconds makes no sense"
-                )
+        for name in ("time_limit", "isa_time_limit", "neuron_time_limit"):
+            given = getattr(self, name)
+            if given is not None and not 0 < given < math.inf:
+                raise InputError(f"a {name.replace('_', ' ')} of {given:g} seconds makes no sense")
+        if self.big_m not in BIG_M:
+            raise InputError(f"there are no constants {self.big_m!r}; there are {', '.join(BIG_M)}")
         if not 0 <= self.isa_share <= 1:
             raise InputError(f"a share of {self.isa_share:g} makes no sense; it lies between 0 and 1")
 
@@ -80,11 +85,14 @@ class Measures:
             "solver": self.solver,
             "big_m": self.big_m,
         }
+        hard = {} if self.neuron_time_limit is None else {"neuron_time_limit": self.neuron_time_limit}
         own: dict[str, dict[str, Any]] = {
-            "auto": {"time_limit": self.time_limit},
+            "auto": {"time_limit": self.time_limit, **hard},
             "outputs": {"time_limit": self.time_limit},
             "data": {},
             "sum": {**programs, "auto_time_limit": self.time_limit, "between": list(SUM)},
+            # As the paper's baseline: only what a solver finds by itself is an input that shows a state.
+            "neuron": {**programs, "inject": "off"},
         }
         return own.get(stage, programs)
 
