@@ -60,9 +60,8 @@ def test_its_ranges_hold_every_value(problem):
     except RelutrimError:
         return
     exact = oracle.exact_ranges(network, random.polytope)
-    layers = [layer for layer in ranges.layers if layer.relu]
-    assert len(layers) == len(network.relus)
-    for layer, relu in zip(layers, network.relus, strict=True):
+    assert len(ranges.layers) == len(network.relus)
+    for layer, relu in zip(ranges.layers, network.relus, strict=True):
         for entry, (low, high) in enumerate(exact[relu.name]):
             assert not np.isfinite(layer.lo[entry]) or Fraction(layer.lo[entry]) <= low
             assert not np.isfinite(layer.hi[entry]) or Fraction(layer.hi[entry]) >= high
@@ -113,7 +112,7 @@ def hints(draw, layers):
     """Rows, cuts, states and multipliers that nobody chose with a purpose."""
     place = st.tuples(st.integers(-1, layers), st.integers(0, 4))
     rows = draw(
-        st.lists(st.tuples(st.integers(-1, layers), st.integers(0, 4), st.integers(0, 5)), max_size=8)
+        st.lists(st.tuples(st.integers(-1, layers), st.integers(0, 4), st.integers(0, 4)), max_size=8)
     )
     listed = st.lists(st.integers(0, 12), max_size=6).map(lambda n: np.array(n, np.int64))
     cuts = draw(st.lists(st.tuples(place, listed, st.booleans()), max_size=4))
@@ -146,7 +145,6 @@ def test_no_hint_proves_what_is_false(problem, data):
     relus = iter(network.relus)
     with np.errstate(all="ignore"):
         while (layer := ranges.advance()) is not None:
-            assert layer.relu
             name = next(relus).name
             hint = data.draw(hints(len(ranges.layers)))
             for entry, (low, high) in enumerate(exact[name]):

@@ -114,13 +114,14 @@ def without_distance_of_a_match(monkeypatch):
     """A unit that is said to match does: it reads what the other reads, scaled."""
     whole = equal.Comparison._matched
 
-    def believed(self, inputs, hint, known, at, *, opposite):
-        if at.size and known.relu:
-            near, _ = self.named(self.groups(hint.place[at], relu=True))
+    def believed(self, inputs, hint, *, opposite):
+        at = np.flatnonzero(hint.kind == equal.MATCH)
+        if at.size:
+            near = self.named(hint.place[at]).inputs
             nothing = Expression(np.zeros(0, np.int64), np.zeros((0, at.size)), *np.zeros((2, at.size)))
             same = nothing.minus(near, -hint.scale[at], self.symbols)
             inputs = Expression.joined(len(inputs.c), (at, same))
-        return whole(self, inputs, hint, known, at, opposite=opposite)
+        return whole(self, inputs, hint, opposite=opposite)
 
     monkeypatch.setattr(equal.Comparison, "_matched", believed)
 

@@ -38,7 +38,7 @@ class Groundwork:
     domain: Certified
     samples: npt.NDArray[np.float64]
     layers: dict[str, int]
-    """The checker's number of each nonlinear node of the prover's network."""
+    """The checker's number of each ReLU of the prover's network."""
     records: list[tuple[int, Record]]
     ranges: Ranges
 
@@ -112,10 +112,10 @@ def _samples(stability: Stability) -> npt.NDArray[np.float64]:
 
 
 def _layers(graph: Graph, stability: Stability, samples: npt.NDArray[np.float64]) -> dict[str, int]:
-    """The checker's number for each nonlinear node of the prover's network: which computes the same."""
+    """The checker's number for each ReLU of the prover's network: the one that computes the same."""
     import torch
 
-    from relutrim.network.operators import MaxPool, Relu
+    from relutrim.network.operators import Relu
 
     network, few = stability.problem.network, samples[:32]
     mine = run(graph, few)
@@ -123,7 +123,7 @@ def _layers(graph: Graph, stability: Stability, samples: npt.NDArray[np.float64]
     found: dict[str, int] = {}
     free = list(enumerate(graph.layers))
     for node in network.nodes:
-        if isinstance(node.operator, Relu | MaxPool):
+        if isinstance(node.operator, Relu):
             value = theirs[node.name].reshape(len(few), -1).numpy()
             for number, at in free:
                 other = mine[at + 1]

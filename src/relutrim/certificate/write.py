@@ -24,7 +24,7 @@ from relutrim.certificate.check.equal import MATCH, Comparison, Hint
 from relutrim.certificate.check.hints import TABLES
 from relutrim.certificate.check.maps import Graph
 from relutrim.certificate.groundwork import Groundwork, decoded
-from relutrim.certificate.hinting import Pairing, Seen, treatment
+from relutrim.certificate.hinting import Pairing, seen, treatment
 from relutrim.errors import CheckFailed, InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -101,13 +101,12 @@ def certify(
     if samples.size == 0:
         raise InputError("no input is known to lie in the domain, so no hints for a certificate can be found")
     hints_before = treatment(work.ranges.layers)
-    pairing = Pairing(Seen.of(before, samples), Seen.of(after, samples), hints_before)
+    pairing = Pairing(seen(before, samples), seen(after, samples), hints_before)
     comparison = Comparison(before, work.ranges, lambda n, _: pairing.model[n])
     hints: list[Hint] = []
 
     def hint(number: int, inputs: Any) -> Hint:
-        relu = not pairing.after.pooled[number]
-        hints.append(pairing.exactly(pairing.out[number], inputs, comparison, relu=relu))
+        hints.append(pairing.exactly(pairing.out[number], inputs, comparison))
         return hints[-1]
 
     bounds = comparison.bounds(after, hint)

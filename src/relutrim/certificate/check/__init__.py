@@ -142,10 +142,9 @@ def prove_ranges(
         ranges.close(layer)
         if report is not None:
             report.lines.append(
-                f"layer {at} ({graph.nodes[graph.layers[at]].name[:60]}): {len(layer.windows)} "
-                f"{'ReLUs' if layer.relu else 'maxima'}; of their inputs have one sign by intervals "
-                f"{len(layer.lo) - layer.relu - known[0]}, by linear bounds {known[0] - known[1]} more, by "
-                f"{len(hints.get(at, ()))} hints {known[1] - known[2]} more"
+                f"layer {at} ({graph.nodes[graph.layers[at]].name[:60]}): {len(layer.lo)} ReLUs; of their "
+                f"inputs have one sign by intervals {len(layer.lo) - known[0]}, by linear bounds "
+                f"{known[0] - known[1]} more, by {len(hints.get(at, ()))} hints {known[1] - known[2]} more"
             )
     return ranges
 

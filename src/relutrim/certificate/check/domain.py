@@ -32,7 +32,10 @@ class Domain:
             return graph
         every = np.arange(self.lo.size)
         factor, radius = quotient(self.std)
-        shift, scale = Affine((Map(every),), -self.mean), Affine((Map(every, None, factor, radius),))
+        shift, scale = (
+            Affine((Map(every),), -self.mean),
+            Affine((Map(every, None, factor, radius),), 0 * self.mean),
+        )
         front = [Node(shift, (0,), "mean"), Node(scale, (1,), "std")]
         moved = [replace(node, inputs=tuple(i + 2 for i in node.inputs)) for node in graph.nodes]
         outputs = {name: replace(value, number=value.number + 2) for name, value in graph.outputs.items()}

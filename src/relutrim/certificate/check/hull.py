@@ -5,7 +5,6 @@ these hold for every input of the domain, ``l`` and ``h`` being the checker's ow
 
 * ``equation``: ``y - a v`` in ``[c - r, c + r]``, where ``a v + c`` is the expression of ``y``;
 * ``above``: ``x - y >= 0``;  ``below``: ``x - y - l z <= -l``;  ``off``: ``x - h z <= 0``;
-* ``active``: ``x - a v`` in ``[c - r, c + r + max(0, -l)]``;
 * ``domain``: a constraint of the domain itself;
 * a cut, for any set ``I`` of the symbols that ``y`` reads: ``x - sum_I a_i v_i - t z <= -m`` with ``m`` the
   least value of ``sum_I a_i v_i`` and ``t = m + c + r + `` the largest value of the rest. (``z = 0``: ``x =
@@ -30,13 +29,13 @@ from relutrim.certificate.check.ranges import Layer, Ranges
 from relutrim.certificate.check.rounding import ETA, ROOM, Array, Index, down, gamma, up
 from relutrim.errors import CheckFailed
 
-KINDS = ("equation", "above", "below", "off", "active", "domain")
+KINDS = ("equation", "above", "below", "off", "domain")
 _MOST = 2**25
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A ReLU's unit as a program sees it: its entry, and the columns of its output, ``y`` and state."""
+    """A unit as a program sees it: its entry, and the columns of its output, ``y`` and state."""
 
     layer: Layer
     entry: int
@@ -77,13 +76,12 @@ class Program:
                 self._cut(at, self.units[place], *subset)
 
     def _add(self, place: tuple[int, int], y: int) -> None:
-        """A ReLU's unit that is a symbol; not one that is always 0, or that is not there."""
+        """A unit that is a symbol; not one that is always 0, or that is not there."""
         number, entry = place
         if 0 <= number < len(self.ranges.layers):
             layer = self.ranges.layers[number]
-            at = int(np.searchsorted(layer.kept, entry))
-            if layer.relu and at < len(layer.kept) and layer.kept[at] == entry:
-                self.units[place] = Unit(layer, entry, layer.start + at, y, y + 1)
+            for at in np.flatnonzero(layer.kept == entry):
+                self.units[place] = Unit(layer, entry, layer.own.start + int(at), y, y + 1)
 
     def _row(self, at: int, place: tuple[int, int], kind: str) -> None:
         row, domain = self.matrix[at], self.ranges.domain
@@ -94,12 +92,10 @@ class Program:
             return
         unit = self.units[place]
         (lo, hi), inputs = unit.ends, unit.layer.inputs
-        if kind in ("equation", "active"):
-            row[inputs.ids] = -inputs.a[:, unit.entry]
-            row[unit.y if kind == "equation" else unit.x] += 1
+        if kind == "equation":
+            row[inputs.ids], row[unit.y] = -inputs.a[:, unit.entry], 1
             c, r = inputs.c[unit.entry], inputs.r[unit.entry]
-            self.lower[at] = down(c - r)
-            self.upper[at] = up(up(c + r) - (lo if kind == "active" else 0))
+            self.lower[at], self.upper[at] = down(c - r), up(c + r)
         elif kind == "above":
             row[unit.x], row[unit.y], self.lower[at] = 1, -1, 0
         elif kind == "below":

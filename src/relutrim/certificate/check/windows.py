@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from relutrim.certificate.check.call import MOST, Call, Tensor, places, size_of
-from relutrim.certificate.check.maps import Map, Maximum, Value
+from relutrim.certificate.check.maps import Map, Value
 from relutrim.certificate.check.rounding import Array, Index, quotient
 from relutrim.errors import InputError, UnsupportedError
 
@@ -77,7 +77,7 @@ def _convolved(call: Call, every: Index, weight: Array, counts: Sequence[int]) -
     if channels != groups * own:
         raise InputError(f"a kernel for {groups} groups of {own} channels meets {call.value().shape}")
     index = every.reshape(groups, own, count, width).swapaxes(1, 2).reshape(groups, count, -1)
-    bias = None if call.given(2) is None else np.repeat(call.array(2).reshape(groups * outputs), count)
+    bias = 0.0 if call.given(2) is None else np.repeat(call.array(2).reshape(groups * outputs), count)
     maps = [Map(index, weight.reshape(groups, outputs, -1))]
     return call.emit(maps, [call.value()], [1, groups * outputs, *counts], bias)
 
@@ -133,14 +133,14 @@ def _max_pool(call: Call) -> Tensor:
         raise UnsupportedError("a maximum over nothing, or its place")
     # Padding behind all entries: windows of the same entries are the same then, wherever theirs was.
     windows = np.take_along_axis(windows, np.argsort(windows < 0, axis=2, kind="stable"), 2)
-    return call.add(Maximum(windows.reshape(-1, windows.shape[2])), [value], [*value.shape[:2], *counts])
+    return call.maximum(value, windows.reshape(-1, windows.shape[2]), [*value.shape[:2], *counts])
 
 
 def _global_max_pool(call: Call) -> Tensor:
     """The largest of each channel."""
     shape = call.value().shape
     windows = places(shape).reshape(size_of(shape[:2]), -1)
-    return call.add(Maximum(windows), [call.value()], [*shape[:2], *[1] * (len(shape) - 2)])
+    return call.maximum(call.value(), windows, [*shape[:2], *[1] * (len(shape) - 2)])
 
 
 def _reduced(call: Call) -> Tensor:
