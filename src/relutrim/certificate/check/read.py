@@ -67,7 +67,7 @@ def _graph(proto: onnx.GraphProto, name: str, shape: Sequence[int], draft: Draft
         except RelutrimError as error:
             raise error.at(f"node {node.name or node.output[0]!r} ({node.op_type})") from None
         except Exception as error:  # numpy, onnx: whatever they say of a node that contradicts itself
-            raise InputError(f"node {node.name!r} ({node.op_type}) makes no sense: {error}") from None
+            raise UnsupportedError(f"node {node.name!r} ({node.op_type}) cannot be read: {error}") from None
     outputs = {entry.name: tensors.get(entry.name) for entry in proto.output}
     values = {name: value for name, value in outputs.items() if isinstance(value, Value)}
     if len(values) != len(proto.output):
