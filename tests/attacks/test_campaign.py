@@ -10,9 +10,10 @@ from attacks.forging import accepted, forged, hint_of, onnx_of
 from attacks.judge import Tally, attack, judged
 from attacks.lies import lies
 from attacks.mutations import MUTATIONS, Mutant, move_weight_of_out
+from attacks.proof_mutations import NOTHING
 from attacks.victims import Victim, random_dense, trees, turned_on, victim
 from relutrim.certificate import check as checker
-from relutrim.certificate.check import archive, equal, hull
+from relutrim.certificate.check import archive, equal, hull, proofs
 from relutrim.certificate.check.domain import Domain
 from relutrim.certificate.check.expressions import Expression
 from relutrim.domain import Box
@@ -82,8 +83,8 @@ def without_bounds(monkeypatch):
     """The claimed bound is believed."""
 
     def believed(found, graph, bounds, report):
-        claimed = [found.arrays[entry["bound"]] for entry in found.document["outputs"]]
-        report.bound, report.bounds = max(float(one.max()) for one in claimed), claimed
+        claimed = found.arrays["outputs.bound"]
+        report.bound, report.bounds = float(claimed.max()), [claimed]
 
     monkeypatch.setattr(checker, "_claimed_bounds", believed)
 
@@ -92,8 +93,28 @@ def without_slack(monkeypatch):
     monkeypatch.setattr(checker, "_claimed_slack", lambda *_: None)
 
 
-def without_cover_of_leaves(monkeypatch):
-    monkeypatch.setattr(hull, "covers", lambda *_: True)
+def without_missing_leaves(monkeypatch):
+    """Where a tree has no leaf, there is nothing to prove."""
+    whole = proofs.Proofs.cases
+
+    def cases(self, *region):
+        if len(self._words) and self._words[0] == NOTHING:
+            self.words(1)
+            return
+        yield from whole(self, *region)
+
+    monkeypatch.setattr(proofs.Proofs, "cases", cases)
+
+
+def without_second_cases(monkeypatch):
+    """Leaves are believed to be about one case each: a state that they have no multipliers for is fixed."""
+    whole = hull.Program.least
+
+    def least(self, target, sign, states, duals):
+        both = [{**states, place: on} for place in (*states, *self.units)[:1] for on in (False, True)]
+        return max(whole(self, target, sign, one, duals) for one in both or [states])
+
+    monkeypatch.setattr(hull.Program, "least", least)
 
 
 def without_leaves_that_fail(monkeypatch):
@@ -104,10 +125,6 @@ def without_leaves_that_fail(monkeypatch):
         return 1.0 if target is None else whole(self, target, *others)
 
     monkeypatch.setattr(hull.Program, "least", least)
-
-
-def without_cover_of_parts(monkeypatch):
-    monkeypatch.setattr(checker, "fills", lambda *_: True)
 
 
 def without_distance_of_a_match(monkeypatch):
@@ -145,8 +162,7 @@ CONTROLS = {
     without_hashes: ["wrong_hash_of_array"],
     without_bounds: ["tighten_bound_away", "move_weight_of_out"],
     without_slack: ["flip_verdict"],
-    without_cover_of_leaves: ["half_a_tree"],
-    without_cover_of_parts: ["a_part_for_the_whole"],
+    without_missing_leaves: ["half_a_tree", "a_part_for_the_whole"],
     without_distance_of_a_match: ["move_weight_of_out", "move_place", "swap_neurons", "flip_hint"],
     without_containment: ["ask_for_more", "shrink_certified"],
     without_tolerance: ["ask_for_a_smaller_bound"],
@@ -160,9 +176,9 @@ def test_a_checker_without_one_of_its_tests_is_found_out(some, control, monkeypa
 
 
 TREES = {
-    without_cover_of_leaves: ["drop_leaf", "drop_leaves", "repeat_leaf"],
+    without_missing_leaves: ["drop_leaf", "drop_leaves", "drop_parts"],
     without_leaves_that_fail: ["call_a_leaf_empty"],
-    without_cover_of_parts: ["drop_parts"],
+    without_second_cases: ["repeat_leaf"],
 }
 
 

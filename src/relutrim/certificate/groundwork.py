@@ -17,8 +17,10 @@ from relutrim.certificate.check import prove_ranges, read_front
 from relutrim.certificate.check.domain import Domain as Certified
 from relutrim.certificate.check.equal import LINEAR, ZERO
 from relutrim.certificate.check.maps import Graph
+from relutrim.certificate.check.proofs import Proofs
 from relutrim.certificate.check.ranges import Ranges
 from relutrim.certificate.hinting import run, treatment
+from relutrim.certificate.trees import Leaf, Place, UnitProof, of_boxes, of_states, streams
 from relutrim.prove.verdict import Evidence, Verdict
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ class Groundwork:
     samples: npt.NDArray[np.float64]
     layers: dict[str, int]
     """The checker's number of each ReLU of the prover's network."""
-    records: list[tuple[int, Record]]
+    proofs: dict[str, npt.NDArray[Any]]
+    """For single units, as a certificate stores them."""
     ranges: Ranges
 
     @classmethod
@@ -50,9 +53,10 @@ class Groundwork:
         before = domain.in_front(read_front(model, "model"))
         samples = _samples(stability)
         layers = _layers(before, stability, samples)
-        records = _records(stability, layers)
-        ranges = prove_ranges(before, domain, decoded(records, layers, before))
-        return cls(model, before, domain, samples, layers, records, ranges)
+        proofs = streams(_proofs(_records(stability, layers), layers, before, domain))
+        numbered = Proofs(proofs["proof.words"].astype(np.int64), proofs["proof.numbers"])
+        ranges = prove_ranges(before, domain, numbered)
+        return cls(model, before, domain, samples, layers, proofs, ranges)
 
     def supported(self, stability: Stability) -> Stability:
         """The analysis without the verdicts that the checker cannot prove, and with its ranges for those:
@@ -160,41 +164,36 @@ def _places(graph: Graph, layers: dict[str, int], stability_input: int) -> dict[
     return {name: int(starts[number]) for name, number in layers.items()}
 
 
-def decoded(
-    records: Sequence[tuple[int, Record]], layers: dict[str, int], graph: Graph
-) -> dict[int, list[Any]]:
-    """What :func:`relutrim.certificate.check.hints.decoded` makes of the stored records."""
+def _proofs(
+    records: Sequence[tuple[int, Record]], layers: dict[str, int], graph: Graph, domain: Certified
+) -> list[UnitProof]:
+    """The records in the checker's terms."""
     from relutrim.certificate.records import DOMAIN, TreeRecord
 
-    places = _places(graph, layers, graph.sizes[0])
-    found: dict[int, list[Any]] = {}
+    places, box = _places(graph, layers, graph.sizes[0]), domain.narrowed()
+    found = []
+
+    def at(entry: tuple[str, int]) -> Place:
+        return layers.get(entry[0], -1), entry[1]
+
     for layer, record in records:
-        hint: dict[str, Any] = {"unit": record.entry, "sign": record.sign}
+        proof = UnitProof(layer, record.entry, record.sign, Leaf())
         if isinstance(record, TreeRecord):
-            hint["rows"] = [
-                (entry[1], 0, kind) if kind == DOMAIN else (layers.get(entry[0], -1), entry[1], kind)
-                for entry, kind in record.rows
-            ]
-            hint["cuts"] = [
-                (
-                    (layers.get(cut.neuron[0], -1), cut.neuron[1]),
-                    np.array([places.get(name, 0) + e for name, e in cut.listed], np.int64),
-                    cut.outside,
-                )
-                for cut in record.cuts
-            ]
-            hint["leaves"] = [
-                {
-                    "states": {
-                        (layers.get(name, -1), entry): on for (name, entry), on in leaf.states.items()
-                    },
-                    "at": np.array(list(leaf.duals), np.int64),
-                    "values": np.array(list(leaf.duals.values()), np.float64),
-                    "empty": leaf.empty,
-                }
+            leaves = [
+                ({at(entry): on for entry, on in leaf.states.items()}, Leaf(leaf.duals, leaf.empty))
                 for leaf in record.leaves
             ]
+            proof.rows = [
+                (entry[1], 0, kind) if kind == DOMAIN else (*at(entry), kind) for entry, kind in record.rows
+            ]
+            proof.cuts = [
+                (at(cut.neuron), cut.outside, [places.get(name, 0) + e for name, e in cut.listed])
+                for cut in record.cuts
+            ]
+            tree = of_states(leaves)
         else:
-            hint["lo"], hint["hi"] = record.lo, record.hi
-        found.setdefault(layer, []).append(hint)
+            tree = of_boxes(box.lo, box.hi, record.lo, record.hi)
+        if tree is not None:
+            proof.tree = tree
+            found.append(proof)
     return found

@@ -10,27 +10,26 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx
 
-from relutrim.certificate.check import hull
 from relutrim.certificate.check.archive import MODELS, Archive, need, open_archive, sha256
 from relutrim.certificate.check.call import MOST
 from relutrim.certificate.check.domain import Domain
 from relutrim.certificate.check.equal import Comparison, Hint, Hints
-from relutrim.certificate.check.hints import decoded
 from relutrim.certificate.check.maps import Graph
-from relutrim.certificate.check.ranges import Layer, Ranges, fills
+from relutrim.certificate.check.proofs import Proofs
+from relutrim.certificate.check.ranges import Ranges
 from relutrim.certificate.check.read import read
 from relutrim.certificate.check.rounding import ETA
 from relutrim.errors import CheckFailed, InputError, RelutrimError
 
 Asked = Domain
 """A set of inputs that the certificate must cover; single numbers stand for all inputs."""
-_PARTS = 64
 SECONDS = 600.0
 """How long a check may take, unless someone says otherwise."""
 _FOREVER = float("inf")
@@ -103,10 +102,12 @@ def _checked(
             raise CheckFailed(f"the certified domain does not contain the one asked for: {why}")
         report.lines.append("the domain asked for lies in it")
     before, after = (domain.in_front(graph) for graph in (model, out))
-    ranges = prove_ranges(before, domain, decoded(archive), report, deadline)
-    comparison = Comparison(before, ranges, _hints(archive, "layers"))
+    streams = {"words": "int32", "numbers": "float64"}
+    proofs = Proofs(*(archive.array(f"proof.{name}", dtype, (-1,)) for name, dtype in streams.items()))
+    ranges = prove_ranges(before, domain, proofs, report, deadline)
+    comparison = Comparison(before, ranges, _hints(archive, "layers", before))
     _claimed_slack(archive, comparison, report)
-    bounds = comparison.bounds(after, _hints(archive, "out_layers"))
+    bounds = comparison.bounds(after, _hints(archive, "out", after))
     _claimed_bounds(archive, model, bounds, report)
     if tolerance is not None and not report.bound <= tolerance:
         raise CheckFailed(f"OUT is within {report.bound:.6g} of MODEL, and {tolerance:g} was asked for")
@@ -125,45 +126,29 @@ def read_front(content: bytes, key: str, deadline: float = _FOREVER) -> Graph:
 def prove_ranges(
     graph: Graph,
     domain: Domain,
-    hints: Mapping[int, Sequence[dict[str, Any] | Callable[[], dict[str, Any]]]],
+    proofs: Proofs | None = None,
     report: Report | None = None,
     deadline: float = _FOREVER,
 ) -> Ranges:
-    """The ranges of all layers' inputs: intervals, linear bounds, and then what hints prove."""
-    ranges = Ranges(graph, domain.narrowed(), deadline)
+    """The ranges of all layers' inputs: intervals, linear bounds, and then what proofs add."""
+    ranges, used = Ranges(graph, domain.narrowed(), deadline), 0
     while (layer := ranges.advance()) is not None:
         at, known = len(ranges.layers), [len(layer.open())]
         ranges.tighten(layer, layer.open)
         known.append(len(layer.open()))
-        for hint in hints.get(at, ()):
-            ranges.in_time()
-            _use(ranges, layer, hint() if callable(hint) else hint)
-        known.append(len(layer.open()))
+        while proofs is not None and proofs.layer() == at:
+            proofs.use(ranges, layer)
+            used += 1
         ranges.close(layer)
         if report is not None:
             report.lines.append(
                 f"layer {at} ({graph.nodes[graph.layers[at]].name[:60]}): {len(layer.lo)} ReLUs; of their "
                 f"inputs have one sign by intervals {len(layer.lo) - known[0]}, by linear bounds "
-                f"{known[0] - known[1]} more, by {len(hints.get(at, ()))} hints {known[1] - known[2]} more"
+                f"{known[0] - known[1]} more, by {used} proofs so far {known[1] - len(layer.open())} more"
             )
+    if proofs is not None and proofs.layer() != -1:
+        raise InputError(f"a proof for layer {proofs.layer()} is not there, or not in its place")
     return ranges
-
-
-def _use(ranges: Ranges, layer: Layer, hint: dict[str, Any]) -> None:
-    """A hint's bound, if it proves one."""
-    sign, entry = float(hint["sign"]), hint["unit"]
-    if not 0 <= entry < len(layer.lo) or abs(sign) != 1:
-        raise InputError("a hint names a unit that MODEL does not have")
-    if "leaves" in hint:
-        lower = hull.bound(ranges, layer, hint)
-    else:
-        lo, hi, lower = hint["lo"], hint["hi"], np.inf
-        if len(ranges.domain.rows) or not fills(ranges.domain.lo, ranges.domain.hi, lo, hi, ranges.in_time):
-            return
-        for at in range(0, len(lo), _PARTS):
-            low, high = ranges.on_parts(layer, lo[at : at + _PARTS], hi[at : at + _PARTS])
-            lower = np.minimum(lower, (low if sign > 0 else -high)[:, entry].min())  # NaN stays
-    layer.meet(np.array([entry]), sign, np.array([lower]))
 
 
 def _graph(
@@ -193,38 +178,28 @@ def _graph(
     if inside is None or sha256(inside) != wanted:
         raise CheckFailed(f"the certificate holds no ONNX for {name}, or another one than it says")
     report.lines.append(f"{name}: sha256 {given['sha256']}, through the ONNX inside, sha256 {wanted}")
-    other, found = None if translated is None else translated(key), read_front(inside, key, deadline)
-    if other is None or _parts(read_front(other, key, deadline)) != _parts(found):
+    other = None if translated is None else translated(key)
+    if other is None or not _same(other, inside):
         raise CheckFailed(f"not checked: that the ONNX inside is what {name} computes; use 'relutrim check'")
-    return found
+    return read_front(inside, key, deadline)
 
 
-def _parts(one: Any) -> list[Any]:
-    """All that a graph consists of, apart from names."""
-    if isinstance(one, np.ndarray):
-        return [one.shape, one.tobytes()]
-    if is_dataclass(one) and not isinstance(one, type):
-        one = [type(one), *(getattr(one, f.name) for f in fields(one) if "name" not in f.name)]
-    if isinstance(one, list | tuple | dict):
-        every = list(one.values()) if isinstance(one, dict) else one
-        return [len(every), *(part for item in every for part in _parts(item))]
-    return [one]
+def _same(one: bytes, other: bytes) -> bool:
+    """Whether two models have the same graph, whoever wrote them."""
+    return bool(onnx.ModelProto.FromString(one).graph == onnx.ModelProto.FromString(other).graph)
 
 
 def _domain(archive: Archive, size: int) -> Domain:
-    said = need(archive.document, "domain", dict)
-    rows = archive.array(said.get("rows"), "float64", (-1, size))
-    lo, hi = (archive.array(said.get(name), "float64", (size,)) for name in ("lo", "hi"))
+    rows = archive.array("domain.rows", "float64", (-1, size))
+    lo, hi = (archive.array(f"domain.{name}", "float64", (size,)) for name in ("lo", "hi"))
     lower, upper = (
-        archive.array(said.get(name), "float64", (len(rows),), infinite=True) for name in ("lower", "upper")
+        archive.array(f"domain.{name}", "float64", (len(rows),), infinite=True) for name in ("lower", "upper")
     )
-    mean, std = (
-        None if said.get(name) is None else archive.array(said.get(name), "float64", (size,))
-        for name in ("mean", "std")
-    )
+    names = ("domain.mean", "domain.std") if {"domain.mean", "domain.std"} & set(archive.arrays) else ()
+    mean, std = (archive.array(name, "float64", (size,)) for name in names) if names else (None, None)
     if not ((lo <= hi).all() and (lower <= upper).all()) or len(rows) > 1024:
         raise InputError("the certified domain is empty, or has too many constraints")
-    if (mean is None) != (std is None) or (std is not None and not (std > 0).all()):
+    if std is not None and not (std > 0).all():
         raise InputError("the certified domain's normalisation makes no sense")
     return Domain(lo, hi, rows, lower, upper, mean, std)
 
@@ -241,44 +216,30 @@ def _same_ends(before: Graph, after: Graph) -> None:
         raise CheckFailed(f"inputs, outputs or tails differ: MODEL {ends[0]!r:.200}, OUT {ends[1]!r:.200}")
 
 
-def _hints(archive: Archive, key: str) -> Hints:
-    said = need(archive.document, key, list)
-
-    def hint(number: int, inputs: Any) -> Hint:
-        if number >= len(said):
-            raise InputError(f"the certificate has hints for {len(said)} {key} only")
-        size = need(said[number], "size", int)
-        kind = archive.array(said[number].get("kind"), "uint8", (size,))
-        if said[number].get("place") is None:
-            return Hint(kind, np.full(size, -1), np.ones(size))
-        place = archive.array(said[number].get("place"), "int32", (size,))
-        return Hint(kind, place, archive.array(said[number].get("scale"), "float64", (size,)))
-
-    return hint
+def _hints(archive: Archive, stem: str, graph: Graph) -> Hints:
+    """The hints of all layers lie one behind the other."""
+    ends = np.cumsum([graph.sizes[at + 1] for at in graph.layers], dtype=np.int64)
+    types, size = {"kind": "uint8", "place": "int32", "scale": "float64"}, int(ends[-1:].sum())
+    every = [archive.array(f"{stem}.{name}", dtype, (size,)) for name, dtype in types.items()]
+    split = [np.split(array, ends) for array in every]
+    return lambda number, _: Hint(*(parts[number] for parts in split))
 
 
 def _claimed_slack(archive: Archive, comparison: Comparison, report: Report) -> None:
-    said = need(archive.document, "layers", list)
-    if len(said) != len(comparison.slack):
-        raise CheckFailed(f"the certificate has {len(said)} layers, and MODEL {len(comparison.slack)}")
-    for number, (entry, slack) in enumerate(zip(said, comparison.slack, strict=True)):
-        claimed = need(entry, "slack", float)
-        if not slack <= claimed:
-            what = f"linear or zero up to {slack:.3g} only, not {claimed:.3g}"
-            raise CheckFailed(f"layer {number}: units that are said to be so are {what}")
+    claimed = archive.array("layers.slack", "float64", (len(comparison.slack),))
+    for number in np.flatnonzero(~(np.array(comparison.slack) <= claimed))[:1]:
+        what = f"linear or zero up to {comparison.slack[number]:.3g} only, not {claimed[number]:.3g}"
+        raise CheckFailed(f"layer {number}: units that are said to be so are {what}")
     report.lines.append("all units that are said to be linear or zero on the domain are proved to be so")
 
 
 def _claimed_bounds(archive: Archive, graph: Graph, bounds: list[Any], report: Report) -> None:
-    said = need(archive.document, "outputs", list)
-    if len(said) != len(bounds):
-        raise CheckFailed(f"the certificate has bounds for {len(said)} outputs, and MODEL has {len(bounds)}")
-    report.bound, report.bounds = 0.0, bounds
-    for entry, name, bound in zip(said, graph.outputs, bounds, strict=True):
-        claimed = archive.array(need(entry, "bound", str), "float64", bound.shape)
+    every = archive.array("outputs.bound", "float64", (sum(map(len, bounds)),))
+    parts = np.split(every, np.cumsum([len(bound) for bound in bounds]))
+    report.bound, report.bounds = float(every.max(initial=0.0)), bounds
+    for name, claimed, bound in zip(graph.outputs, parts, bounds, strict=False):
         for at in np.flatnonzero(~(bound <= claimed))[:1]:
             what = f"{bound[at]:.6g} of MODEL's, and {claimed[at]:.6g} is claimed"
             raise CheckFailed(f"output {name!r}: entry {at} is proved to be within {what}")
-        largest = float(claimed.max(initial=0.0))
-        report.bound = max(report.bound, largest)
+        largest = claimed.max(initial=0.0)
         report.lines.append(f"output {name!r}: {bound.size} entries within {largest:.6g} of MODEL's")

@@ -9,14 +9,13 @@ and any ``s, t`` in [0, 1],
 
 ``max(0, y) - t y`` is convex, so it is largest at an end.
 
-Slopes are computed here, by fixed rules. A certificate adds hints for single units: see :mod:`hull`, and
-:meth:`Ranges.on_parts` for boxes that fill the domain.
+Slopes are computed here, by fixed rules. A certificate adds proofs for single units: see :mod:`proofs`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -212,33 +211,3 @@ def _times(rows: Array, column: Array) -> Array:
     """Rows (boxes, forms, entries) times a vector (boxes, entries)."""
     found: Array = (rows @ column[:, :, None])[:, :, 0]
     return found
-
-
-def fills(lo: Array, hi: Array, lows: Array, highs: Array, in_time: Callable[[], None]) -> bool:
-    """Whether boxes fill the box from ``lo`` to ``hi``: one contains it, or a cut that none of them crosses
-    parts it into two that are filled.
-    """
-    stack = [(lo, hi, np.arange(len(lows)))]
-    while stack:
-        lo, hi, here = stack.pop()
-        low, high = lows[here], highs[here]
-        if ((low <= lo) & (high >= hi)).all(1).any():
-            continue
-        axis, at = next(_cuts(lo, hi, low, high, in_time), (-1, 0.0))
-        if axis < 0:
-            return False
-        left, right, first = hi.copy(), lo.copy(), high[:, axis] <= at
-        left[axis] = right[axis] = at
-        stack += [(lo, left, here[first]), (right, hi, here[~first])]
-    return True
-
-
-def _cuts(
-    lo: Array, hi: Array, low: Array, high: Array, in_time: Callable[[], None]
-) -> Iterator[tuple[int, float]]:
-    """Axes and places strictly inside where a box begins and that no box crosses."""
-    for axis in range(len(lo)):
-        for at in np.unique(low[:, axis]):
-            in_time()
-            if lo[axis] < at < hi[axis] and ((high[:, axis] <= at) | (low[:, axis] >= at)).all():
-                yield axis, float(at)
