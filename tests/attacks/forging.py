@@ -168,7 +168,7 @@ def hint_of(kind: list[int], place: list[int] | None = None, scale: list[float] 
 def smallest_bound(model: bytes, out: bytes, lo: list[float], hi: list[float]) -> float:
     """What the checker proves of two files with the hints that :func:`forged` gives."""
     domain = Domain(np.array(lo), np.array(hi), np.zeros((0, len(lo))), np.zeros(0), np.zeros(0))
-    before, after = (domain.in_front(read_front(content, "model")) for content in (model, out))
+    before, after = (read_front(content, "model", domain=domain) for content in (model, out))
     ranges = prove_ranges(before, domain)
     sizes = [[graph.sizes[at + 1] for at in graph.layers] for graph in (before, after)]
     starts = np.cumsum([0, *sizes[1]])

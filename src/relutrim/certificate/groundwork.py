@@ -50,7 +50,7 @@ class Groundwork:
     def of(cls, model: bytes, stability: Stability) -> Groundwork:
         """Let the checker bound everything, with the prover's proofs as hints."""
         domain = _certified(stability)
-        before = domain.in_front(read_front(model, "model"))
+        before = read_front(model, "model", domain=domain)
         samples = _samples(stability)
         layers = _layers(before, stability, samples)
         proofs = streams(_proofs(_records(stability, layers), layers, before, domain))

@@ -93,7 +93,7 @@ def certify(
     from relutrim.formats.onnx.write import network_to_proto
 
     out = network_to_proto(stored).SerializeToString(deterministic=True)
-    before, after = work.graph, work.domain.in_front(read_front(out, "out"))
+    before, after = work.graph, read_front(out, "out", domain=work.domain)
     samples = work.samples
     if samples.size == 0:
         raise InputError("no input is known to lie in the domain, so no hints for a certificate can be found")

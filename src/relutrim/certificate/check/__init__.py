@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx
 
 from relutrim.certificate.check.archive import MODELS, Archive, need, open_archive, sha256
 from relutrim.certificate.check.call import MOST
 from relutrim.certificate.check.domain import Domain
 from relutrim.certificate.check.equal import Comparison, Hint, Hints
-from relutrim.certificate.check.maps import Graph
+from relutrim.certificate.check.maps import Graph, Map
 from relutrim.certificate.check.proofs import Proofs
 from relutrim.certificate.check.ranges import Ranges
 from relutrim.certificate.check.read import read
@@ -59,65 +59,55 @@ def check(
 
     ``translated`` gives the ONNX of a model in another format (``model`` or ``out``), where someone can tell.
     """
+    with _answered():
+        deadline, report, archive = time.monotonic() + seconds, Report(), open_archive(certificate)
+        if tolerance is not None and not 0 <= tolerance < _FOREVER:
+            raise InputError(
+                f"a tolerance of {tolerance:g} makes no sense; it is how far outputs may be away"
+            )
+        domain = _domain(archive)
+        model_content, out_content = (
+            _certified(archive, key, content, report, translated, deadline)
+            for key, content in (("model", model), ("out", out))
+        )
+        before = read_front(model_content, "model", deadline, domain)
+        after = read_front(out_content, "out", deadline, domain)
+        _same_ends(before, after)
+        _covered(domain, asked, before, report)
+        streams = {"words": "int32", "numbers": "float64"}
+        proofs = Proofs(*(archive.array(f"proof.{name}", dtype, (-1,)) for name, dtype in streams.items()))
+        ranges = prove_ranges(before, domain, proofs, report, deadline)
+        comparison = Comparison(before, ranges, _hints(archive, "layers", before))
+        _claimed_slack(archive, comparison, report)
+        bounds = comparison.bounds(after, _hints(archive, "out", after))
+        _claimed_bounds(archive, before, bounds, report)
+        if tolerance is not None and not report.bound <= tolerance:
+            raise CheckFailed(f"OUT is within {report.bound:.6g} of MODEL, and {tolerance:g} was asked for")
+        return report
+
+
+@contextmanager
+def _answered() -> Iterator[None]:
+    """Whatever goes wrong inside: nothing was proved."""
     try:
         with np.errstate(all="ignore"):  # what overflows proves nothing
-            return _checked(
-                {"model": model, "out": out},
-                certificate,
-                asked,
-                tolerance,
-                translated,
-                time.monotonic() + seconds,
-            )
+            if not (np.array([ETA]) * 1.0 > 0).all():
+                raise CheckFailed("this process flushes denormal numbers to zero: nothing can be proved")
+            yield
     except RelutrimError:
         raise
     except (MemoryError, RecursionError) as error:
         raise CheckFailed(f"not checked: it takes too much memory ({type(error).__name__})") from None
-    except Exception as error:  # whatever it is: nothing was proved
+    except Exception as error:
         raise CheckFailed(
             f"what the certificate or a model says makes no sense ({type(error).__name__}: {error})"
         ) from None
 
 
-def _checked(
-    files: Mapping[str, bytes],
-    certificate: bytes,
-    asked: Asked | None,
-    tolerance: float | None,
-    translated: Callable[[str], bytes | None] | None,
-    deadline: float,
-) -> Report:
-    if tolerance is not None and not 0 <= tolerance < _FOREVER:
-        raise InputError(f"a tolerance of {tolerance:g} makes no sense; it is how far an output may be away")
-    if not (np.array([ETA]) * 1.0 > 0).all():
-        raise CheckFailed("this process flushes denormal numbers to zero, so that nothing can be proved")
-    report, archive = Report(), open_archive(certificate)
-    model, out = (_graph(archive, key, files[key], report, translated, deadline) for key in NAMES)
-    domain = _domain(archive, model.sizes[0])
-    _same_ends(model, out)
-    report.lines.append(f"domain: {domain!s:.300}")
-    if asked is not None:
-        why = domain.contains(asked.spread(domain.lo.size, model.shape[1] if len(model.shape) > 2 else 1))
-        if why is not None:
-            raise CheckFailed(f"the certified domain does not contain the one asked for: {why}")
-        report.lines.append("the domain asked for lies in it")
-    before, after = (domain.in_front(graph) for graph in (model, out))
-    streams = {"words": "int32", "numbers": "float64"}
-    proofs = Proofs(*(archive.array(f"proof.{name}", dtype, (-1,)) for name, dtype in streams.items()))
-    ranges = prove_ranges(before, domain, proofs, report, deadline)
-    comparison = Comparison(before, ranges, _hints(archive, "layers", before))
-    _claimed_slack(archive, comparison, report)
-    bounds = comparison.bounds(after, _hints(archive, "out", after))
-    _claimed_bounds(archive, model, bounds, report)
-    if tolerance is not None and not report.bound <= tolerance:
-        raise CheckFailed(f"OUT is within {report.bound:.6g} of MODEL, and {tolerance:g} was asked for")
-    return report
-
-
-def read_front(content: bytes, key: str, deadline: float = _FOREVER) -> Graph:
-    """A model, with the file named in what goes wrong."""
+def read_front(content: bytes, key: str, deadline: float = _FOREVER, domain: Domain | None = None) -> Graph:
+    """A model behind the domain's normalisation, with the file named in what goes wrong."""
     try:
-        return read(content, deadline)
+        return read(content, deadline, domain)
     except RelutrimError as error:
         raise error.at(NAMES[key]) from None
 
@@ -151,14 +141,14 @@ def prove_ranges(
     return ranges
 
 
-def _graph(
+def _certified(
     archive: Archive,
     key: str,
     content: bytes,
     report: Report,
     translated: Callable[[str], bytes | None] | None,
     deadline: float,
-) -> Graph:
+) -> bytes:
     """The model that is certified, if the file is the one that the certificate is about."""
     said, name = need(archive.document, key, dict), NAMES[key]
     wanted = need(said, "sha256", str)
@@ -170,7 +160,7 @@ def _graph(
             raise CheckFailed(f"{name} is not one whole gzip file")
     if sha256(unpacked) == wanted:
         report.lines.append(f"{name}: sha256 {wanted}{'' if unpacked is content else ', unpacked'}")
-        return read_front(unpacked, key, deadline)
+        return unpacked
     given = said.get("given")
     if not isinstance(given, dict) or sha256(content) != given.get("sha256"):
         raise CheckFailed(f"{name} is not the file that the certificate is about: its sha256 is another")
@@ -179,29 +169,55 @@ def _graph(
         raise CheckFailed(f"the certificate holds no ONNX for {name}, or another one than it says")
     report.lines.append(f"{name}: sha256 {given['sha256']}, through the ONNX inside, sha256 {wanted}")
     other = None if translated is None else translated(key)
-    if other is None or not _same(other, inside):
+    if other is None or _numbers(read_front(other, key, deadline)) != _numbers(
+        read_front(inside, key, deadline)
+    ):
         raise CheckFailed(f"not checked: that the ONNX inside is what {name} computes; use 'relutrim check'")
-    return read_front(inside, key, deadline)
+    return inside
 
 
-def _same(one: bytes, other: bytes) -> bool:
-    """Whether two models have the same graph, whoever wrote them."""
-    return bool(onnx.ModelProto.FromString(one).graph == onnx.ModelProto.FromString(other).graph)
+def _numbers(graph: Graph) -> Any:
+    """All that a graph consists of, apart from names."""
+    nodes = [
+        (node.inputs, node.operation and [node.operation.bias.tobytes(), *map(_arrays, node.operation.maps)])
+        for node in graph.nodes
+    ]
+    ends = [(value.number, value.shape, value.steps) for value in graph.outputs.values()]
+    return graph.shape, graph.sizes, nodes, ends
 
 
-def _domain(archive: Archive, size: int) -> Domain:
-    rows = archive.array("domain.rows", "float64", (-1, size))
-    lo, hi = (archive.array(f"domain.{name}", "float64", (size,)) for name in ("lo", "hi"))
-    lower, upper = (
-        archive.array(f"domain.{name}", "float64", (len(rows),), infinite=True) for name in ("lower", "upper")
+def _arrays(one: Map) -> list[Any]:
+    return [None if array is None else (array.shape, array.tobytes()) for array in vars(one).values()]
+
+
+def _domain(archive: Archive) -> Domain:
+    lo = archive.array("domain.lo", "float64", (-1,))
+    hi, rows = (
+        archive.array("domain.hi", "float64", lo.shape),
+        archive.array("domain.rows", "float64", (-1, lo.size)),
     )
-    names = ("domain.mean", "domain.std") if {"domain.mean", "domain.std"} & set(archive.arrays) else ()
-    mean, std = (archive.array(name, "float64", (size,)) for name in names) if names else (None, None)
+    ends = [f"domain.{name}" for name in ("lower", "upper")]
+    lower, upper = (archive.array(name, "float64", (len(rows),), infinite=True) for name in ends)
     if not ((lo <= hi).all() and (lower <= upper).all()) or len(rows) > 1024:
         raise InputError("the certified domain is empty, or has too many constraints")
-    if std is not None and not (std > 0).all():
+    if not {"domain.mean", "domain.std"} & set(archive.arrays):
+        return Domain(lo, hi, rows, lower, upper)
+    mean, std = (archive.array(f"domain.{name}", "float64", lo.shape) for name in ("mean", "std"))
+    if not (std > 0).all():
         raise InputError("the certified domain's normalisation makes no sense")
     return Domain(lo, hi, rows, lower, upper, mean, std)
+
+
+def _covered(domain: Domain, asked: Asked | None, graph: Graph, report: Report) -> None:
+    """The certified domain is one of MODEL's inputs, and contains the one asked for."""
+    if graph.sizes[0] != domain.lo.size:
+        raise InputError(f"the certified domain has {domain.lo.size} inputs, and MODEL {graph.sizes[0]}")
+    report.lines.append(f"domain: {domain!s:.300}")
+    if asked is not None:
+        why = domain.contains(asked.spread(domain.lo.size, graph.shape[1] if len(graph.shape) > 2 else 1))
+        if why is not None:
+            raise CheckFailed(f"the certified domain does not contain the one asked for: {why}")
+        report.lines.append("the domain asked for lies in it")
 
 
 def _same_ends(before: Graph, after: Graph) -> None:
