@@ -26,7 +26,7 @@ from relutrim.prove.verdict import Evidence, Verdict
 if TYPE_CHECKING:
     from relutrim.bounds.values import Interval
     from relutrim.certificate.records import Record
-    from relutrim.prove.stability import Stability
+    from relutrim.prove.stability import LayerStability, Stability
 
 _SAMPLES = 512
 
@@ -59,10 +59,10 @@ class Groundwork:
         return cls(model, before, domain, samples, layers, proofs, ranges)
 
     def supported(self, stability: Stability) -> Stability:
-        """The analysis without the verdicts that the checker cannot prove, and with its ranges for those:
-        what a rewrite may rest on if it is to be certified.
+        """The analysis without the verdicts that the checker cannot prove, and with no other ranges than its
+        own: what a rewrite may rest on if it is to be certified.
         """
-        found, ranges = [], dict(stability.ranges)
+        found = []
         for layer in stability.layers:
             number = self.layers.get(layer.name)
             kind = None if number is None else treatment([self.ranges.layers[number]])[0].kind
@@ -75,24 +75,37 @@ class Groundwork:
                 continue
             lower, upper = layer.lower.copy(), layer.upper.copy()
             known = None if number is None else self.ranges.layers[number]
-            lower[lost] = np.nan if known is None else known.lo[: lost.size][lost]
-            upper[lost] = np.nan if known is None else known.hi[: lost.size][lost]
+            lower[lost] = np.nan if known is None else known.lo[lost]
+            upper[lost] = np.nan if known is None else known.hi[lost]
             verdicts, evidence = layer.verdict.copy(), layer.evidence.copy()
             verdicts[lost], evidence[lost] = Verdict.UNKNOWN, Evidence.NONE
             found.append(replace(layer, verdict=verdicts, evidence=evidence, lower=lower, upper=upper))
-            pre = stability.problem.network[layer.name].inputs[0]
-            ranges[pre] = _widened(ranges[pre], lost, lower, upper)
-        return replace(stability, layers=tuple(found), ranges=ranges)
+        return replace(stability, layers=tuple(found), ranges=self._ranges(stability, found))
 
+    def _ranges(self, stability: Stability, layers: Sequence[LayerStability]) -> dict[str, Interval]:
+        """Of every value of the prover's network: what the checker knows of ReLUs' inputs, and what follows
+        from that by intervals.
+        """
+        import torch
 
-def _widened(known: Interval, which: Any, lower: Any, upper: Any) -> Interval:
-    import torch
+        from relutrim.bounds.interval import input_interval, node_interval
+        from relutrim.bounds.values import Interval
 
-    from relutrim.bounds.values import Interval
-
-    shape, mask = known.lo.shape, torch.as_tensor(which).reshape(known.lo.shape)
-    ends = [torch.as_tensor(end).reshape(shape).to(known.lo) for end in (lower, upper)]
-    return Interval(torch.where(mask, ends[0], known.lo), torch.where(mask, ends[1], known.hi))
+        network, box = stability.problem.network, self.ranges.domain
+        like = stability.ranges[network.input.name].lo
+        ends = Interval(*(torch.as_tensor(end).to(like) for end in (box.lo, box.hi)))
+        found = {network.input.name: input_interval(network, ends)}
+        read = {network[layer.name].inputs[0]: layer for layer in layers if layer.name in self.layers}
+        for node in network.nodes:
+            found[node.name] = node_interval(node, found)
+            if node.name in read:
+                layer = read[node.name]
+                known, shape = self.ranges.layers[self.layers[layer.name]], found[node.name].lo.shape
+                lo = np.where(layer.verdict == Verdict.ACTIVE, np.fmax(known.lo, 0), known.lo)
+                hi = np.where(layer.verdict == Verdict.INACTIVE, np.fmin(known.hi, 0), known.hi)
+                mine = Interval(*(torch.as_tensor(end).reshape(shape).to(like) for end in (lo, hi)))
+                found[node.name] = found[node.name].meet(mine)
+        return found
 
 
 def _certified(stability: Stability) -> Certified:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from relutrim.certificate.check.maps import Affine
+from relutrim.certificate.check.maps import Affine, picked
 from relutrim.certificate.check.rounding import ETA, ROOM, Array, Index, U, centred, gamma
 from relutrim.errors import CheckFailed
 
@@ -146,7 +146,9 @@ def push(operation: Affine, inputs: Sequence[Expression], symbols: Symbols) -> E
         # What underflow takes from the radius here is multiplied by the weights, so it is added before.
         tiny = np.where(others.any(0), (len(others) + 4) * ETA, 0.0)
         size = before.r + gamma(terms) * (reach[before.ids[~lone]] @ others) + tiny
-        r = r + part.forward(size[None], absolute=True)[0] + part.doubt(before.magnitude(reach) + before.r)
+        r = r + part.forward(size[None], absolute=True)[0]
+        if part.radius is not None:
+            r = r + picked((before.magnitude(reach) + before.r)[None], part.index)[0] * part.radius + ETA
         weight = weight + part.forward(np.abs(before.c)[None], absolute=True)[0]
         exact = exact and bool(lone.all()) and not before.r.any()
     # Adding constants rounds where there are at least two.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relutrim.certificate.check.rounding import ETA, Array, Index
+from relutrim.certificate.check.rounding import Array, Index
 
 _CHUNK = 2**23
 """How many numbers the windows of a batch may take at once."""
@@ -52,10 +52,6 @@ class Map:
                 product = (rows @ weight[group].T).reshape(-1, count, weight.shape[1])
                 made[at : at + step, group] = product.swapaxes(1, 2)
         return made.reshape(len(batch), groups * weight.shape[1] * count)  # also of no rows at all
-
-    def doubt(self, size: Array) -> Array | float:
-        """How far ``M x`` can be off for ``|x| <= size`` because ``M`` is not exactly known."""
-        return 0.0 if self.radius is None else picked(size[None], self.index)[0] * self.radius + ETA
 
 
 def picked(batch: Array, index: Index) -> Array:
