@@ -66,23 +66,17 @@ class Comparison:
 
     def __init__(self, graph: Graph, ranges: Ranges, hints: Hints) -> None:
         self.symbols, self._ranges = Symbols(), ranges
-        self._inputs = self.symbols.add(ranges.domain.lo, ranges.domain.hi)
+        self._origins = np.zeros(0, np.int64)
+        """Which of the ranges' symbols each symbol is; -1 for errors, and for what is always 0."""
+        domain = ranges.domain
+        self._inputs = self._new(domain.lo, domain.hi, np.arange(domain.lo.size))
         self.units: list[Units] = []
         self.slack: list[float] = []
         self.outputs = self._through(graph, hints, self._model_layer)
 
     def bounds(self, other: Graph, hints: Hints) -> list[Array]:
         """For each output, how far each entry of the other network's can be away. NaN: no bound."""
-        ranges = Ranges(other, self._ranges.domain, self._ranges.deadline)
-
-        def layer(number: int, inputs: Expression, hint: Hint) -> Expression:
-            known = ranges.advance()
-            assert known is not None
-            made = self._other_layer(number, inputs, hint, known, ranges)
-            ranges.close(known)
-            return made
-
-        found = self._through(other, hints, layer)
+        found = self._through(other, hints, self._other_layer)
         return [
             self.largest(b.minus(a, np.ones(len(a.c)), self.symbols))
             for a, b in zip(self.outputs, found, strict=True)
@@ -121,7 +115,10 @@ class Comparison:
         if np.isin(hint.place[match], start + np.flatnonzero(match)).any():
             raise CheckFailed("a unit of MODEL is said to be a multiple of one that is a multiple itself")
         free = np.flatnonzero(~(match | (hint.kind == LINEAR) | (hint.kind == ZERO)))
-        symbols = self.symbols.add(*(np.maximum(end[free], 0) for end in (known.lo, known.hi)))
+        origins = np.full(count, -1)
+        origins[known.kept] = np.arange(known.own.start, known.own.stop)
+        ends = np.maximum(known.lo[free], 0), np.maximum(known.hi[free], 0)
+        symbols = self._new(*ends, origins[free])
         decided, slack = self._decided(inputs, hint, known)
         self.slack.append(float(slack.max(initial=0.0)))
         made = Expression.joined(count, (free, symbols), *decided)
@@ -131,20 +128,17 @@ class Comparison:
             self.units[-1].outputs = made = Expression.joined(count, (np.arange(count), made), *parts)
         return made
 
-    def _other_layer(
-        self, number: int, inputs: Expression, hint: Hint, known: Layer, ranges: Ranges
-    ) -> Expression:
+    def _other_layer(self, number: int, inputs: Expression, hint: Hint) -> Expression:
         if not np.isin(hint.kind, (LINEAR, ZERO, MATCH)).all():
             raise CheckFailed(f"layer {number} of OUT has units without a hint that fits them")
-        low, high = inputs.ends(self.symbols)
-        known.lo, known.hi = np.fmax(known.lo, low), np.fmin(known.hi, high)
+        known = Layer(self._over_model(inputs), *inputs.ends(self.symbols))
         at = np.flatnonzero(hint.place >= 0)
         if at.size:  # the range of the unit that is named, and the distance from it
             near, scale = self.named(hint.place[at]), self._scales(hint, at)
             gap = self.largest(inputs.take(at).minus(near.inputs, scale, self.symbols))
             known.meet(at, 1.0, down(down(scale * near.lo) - gap))
             known.meet(at, -1.0, -up(up(scale * near.hi) + gap))
-        ranges.tighten(
+        self._ranges.tighten(
             known,
             lambda: np.flatnonzero(
                 ((hint.kind == LINEAR) & ~(known.lo >= 0)) | ((hint.kind == ZERO) & ~(known.hi <= 0))
@@ -152,6 +146,15 @@ class Comparison:
         )
         parts = self._decided(inputs, hint, known)[0] + self._matched(inputs, hint, opposite=False)
         return Expression.joined(len(hint.kind), *parts)
+
+    def _over_model(self, inputs: Expression) -> Expression:
+        """The same expression over the symbols of MODEL's ranges, so that linear bounds apply to it."""
+        origins = self._origins[inputs.ids]
+        others = origins < 0
+        rest = Expression(inputs.ids[others], inputs.a[others], np.zeros(len(inputs.c)), inputs.r)
+        low, high = rest.ends(self.symbols)
+        size = np.maximum(np.abs(low), np.abs(high))
+        return Expression(origins[~others], inputs.a[~others], inputs.c, size)
 
     def _decided(
         self, inputs: Expression, hint: Hint, known: Layer
@@ -202,4 +205,8 @@ class Comparison:
     def _errors(self, lo: Array, hi: Array) -> tuple[Index, Expression]:
         """A new symbol where the range is more than 0; NaN is more."""
         at = np.flatnonzero(~((lo == 0) & (hi == 0)))
-        return at, self.symbols.add(lo[at], hi[at])
+        return at, self._new(lo[at], hi[at], np.full(len(at), -1))
+
+    def _new(self, lo: Array, hi: Array, origins: Index) -> Expression:
+        self._origins = np.concatenate([self._origins, origins])
+        return self.symbols.add(lo, hi)
