@@ -19,6 +19,8 @@ from relutrim.certificate.check.rounding import Array, Index
 
 _NEAR = 1e-3
 """How far pre-activations of units that do the same may be apart, relative to their size."""
+_TIE = 1e-12
+"""Cosines that differ by less say nothing."""
 _STABLE = 1e-9
 """How far a unit may be from linear or zero and still be called so, relative to its range."""
 
@@ -68,11 +70,17 @@ class Pairing:
         self._every = np.concatenate([*self.before, nothing], 1)
         kinds = np.concatenate([np.zeros(0, np.uint8), *(hint.kind for hint in self.model)])
         self._free, self._linear = (np.flatnonzero(kinds == kind) for kind in (SYMBOL, LINEAR))
-        self.out = [self._layer(values) for values in self.after]
+        self.out = [self._layer(number, values) for number, values in enumerate(self.after)]
         self._alias()
 
-    def _layer(self, values: Array) -> Hint:
-        place, scale, apart = self._nearest(values, self._free)
+    def _layer(self, number: int, values: Array) -> Hint:
+        same = number < len(self.model) and self.model[number].kind.size == values.shape[1]
+        place, scale, apart = self._nearest(values, self._free, self.starts[number] if same else None)
+        if number < len(self.before):  # what was 0 on all inputs (two zeros compared by a maximum), in order
+            theirs = np.flatnonzero(~self.before[number].any(0) & (self.model[number].kind == SYMBOL))
+            mine = np.flatnonzero(~values.any(0))
+            if len(mine) == len(theirs):
+                place[mine], apart[mine] = self.starts[number] + theirs, 0.0
         low, high, size = values.min(0), values.max(0), np.abs(values).max(0)
         match = (place >= 0) & ((apart <= _NEAR) | ((low < -1e-9 * size) & (high > 1e-9 * size)))
         kind = np.where(match, MATCH, np.where(high + low >= 0, LINEAR, ZERO))
@@ -81,8 +89,12 @@ class Pairing:
         place = np.where(kind == ZERO, -1, place)
         return Hint(kind.astype(np.uint8), place, np.where(place < 0, 1.0, scale))
 
-    def _nearest(self, values: Array, candidates: Index) -> tuple[Index, Array, Array]:
-        """The candidate that each column is best a positive multiple of, the factor, and its error."""
+    def _nearest(
+        self, values: Array, candidates: Index, start: int | None = None
+    ) -> tuple[Index, Array, Array]:
+        """The candidate that each column is best a positive multiple of, the factor, and its error. Of those
+        that are equally good, the one at its own place from ``start`` on, or the first.
+        """
         count = values.shape[1]
         nothing = np.full(count, -1), np.ones(count), np.full(count, np.inf)
         if not len(candidates) or not count:
@@ -91,6 +103,8 @@ class Pairing:
         norms, own = np.linalg.norm(theirs, axis=0), np.linalg.norm(values, axis=0)
         with np.errstate(all="ignore"):
             cosines = np.nan_to_num((values / own).T @ (theirs / norms), nan=-1.0)
+        if start is not None:
+            cosines[start + np.arange(count)[:, None] == candidates] += _TIE
         best = cosines.argmax(1)
         some = cosines[np.arange(count), best] > 0
         found = theirs[:, best]

@@ -124,7 +124,8 @@ def prove_ranges(
     ranges, used = Ranges(graph, domain.narrowed(), deadline), 0
     while (layer := ranges.advance()) is not None:
         at, known = len(ranges.layers), [len(layer.open())]
-        ranges.tighten(layer, layer.open)
+        if not graph.nodes[graph.layers[at]].minor:
+            ranges.tighten(layer, layer.open)
         known.append(len(layer.open()))
         while proofs is not None and proofs.layer() == at:
             proofs.use(ranges, layer)

@@ -19,7 +19,6 @@ from relutrim.errors import CheckFailed, InputError, UnsupportedError
 MOST = 2**24
 """No tensor of a network may have more entries."""
 _WIDTHS = {TensorProto.FLOAT: 4, TensorProto.DOUBLE: 8, TensorProto.INT64: 8, TensorProto.INT32: 4}
-_WIDTHS[TensorProto.BOOL] = 1
 
 Tensor: TypeAlias = Value | np.ndarray[Any, Any]
 
@@ -53,7 +52,6 @@ class Draft:
     """A graph in the making."""
 
     opset: int
-    double: bool
     deadline: float
     sizes: list[int] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
@@ -125,13 +123,15 @@ class Call:
             return Value(inputs[0].number, tuple(shape))
         return self.add(operation, inputs, shape)
 
-    def add(self, operation: Affine | None, inputs: Sequence[Value], shape: Sequence[int]) -> Value:
+    def add(
+        self, operation: Affine | None, inputs: Sequence[Value], shape: Sequence[int], minor: bool = False
+    ) -> Value:
         """A new value."""
         maps, bias = (operation.maps, operation.bias) if operation else ((), None)
         self.draft.spend(bias, *(array for one in maps for array in vars(one).values()))
         self.draft.sizes.append(size_of(shape))
         numbers = tuple(value.number for value in inputs)
-        self.draft.nodes.append(Node(operation, numbers, str(self.node.output[0])))
+        self.draft.nodes.append(Node(operation, numbers, str(self.node.output[0]), minor))
         return Value(len(self.draft.nodes), tuple(shape))
 
     def sum(self, *terms: tuple[Any, Value], plus: Any = 0.0, radius: Any = None) -> Value:
@@ -167,7 +167,8 @@ class Call:
             both = np.flatnonzero(beside.reshape(-1) >= 0)
             first, second = left.reshape(-1)[both], beside.reshape(-1)[both]
             minus = [Map(second), Map(first, None, -np.ones(len(both)))]
-            ahead = self.relu(self.emit(minus, [value, value], [len(both)]))
+            between = self.emit(minus, [value, value], [len(both)])
+            ahead = self.add(None, [between], between.shape, minor=True)
             back = np.full(left.size, -1)
             back[both] = np.arange(len(both))
             value = self.emit([Map(left.reshape(-1)), Map(back)], [value, ahead], [left.size])

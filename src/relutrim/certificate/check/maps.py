@@ -84,6 +84,8 @@ class Node:
     operation: Affine | None
     inputs: tuple[int, ...]
     name: str
+    minor: bool = False
+    """Whether it only compares entries of a maximum: there are many of those, and intervals have to do."""
 
 
 @dataclass(frozen=True)

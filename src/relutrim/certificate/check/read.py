@@ -51,7 +51,7 @@ def read(content: bytes, deadline: float = float("inf"), domain: Domain | None =
     sizes = [int(axis.dim_value) for axis in inputs[0].type.tensor_type.shape.dim]
     marked = {entry.key: entry.value for entry in model.metadata_props}.get("relutrim.batch_axis") == "none"
     single = len(sizes) > 1 and not marked and sizes[0] < 1
-    draft = Draft(opsets[0], kinds[0] == TensorProto.DOUBLE, deadline)
+    draft = Draft(opsets[0], deadline)
     return _graph(model.graph, inputs[0].name, [1, *sizes[1:]] if single else sizes, draft, domain)
 
 
