@@ -12,10 +12,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from certifying import entries, packed
 from relutrim.certificate.check import check, prove_ranges, read_front
-from relutrim.certificate.check.archive import DTYPES, SCHEMA, Archive, sha256
+from relutrim.certificate.check.archive import DTYPES, SCHEMA, sha256
 from relutrim.certificate.check.domain import Domain
 from relutrim.certificate.check.equal import Comparison, Hint
-from relutrim.certificate.check.hints import decoded
+from relutrim.certificate.check.proofs import EMPTY, INPUT, PART, UNIT, Proofs
+from relutrim.certificate.trees import Leaf, Split, Tree, UnitProof, streams
+from relutrim.certificate.write import _hint_arrays
 from relutrim.errors import RelutrimError
 from relutrim.formats.onnx.read import network_from_proto
 from relutrim.network import Network
@@ -78,10 +80,35 @@ def unpacked(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray], dic
     return document, arrays, parts
 
 
-def hints_of(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> list[tuple[int, dict[str, Any]]]:
-    """Hints for single units, with the numbers of their layers; to be changed as one likes."""
-    every = decoded(Archive(document, arrays, {}))
-    return [(layer, hint()) for layer, hints in sorted(every.items()) for hint in hints]
+def proofs_of(arrays: dict[str, np.ndarray]) -> list[UnitProof]:
+    """Proofs for single units; to be changed as one likes."""
+    stream, found = Proofs(arrays["proof.words"].astype(np.int64), arrays["proof.numbers"]), []
+
+    def many(width: int) -> list[Any]:
+        return stream.words(width * int(stream.words(1)[0])).reshape(-1, width).tolist()
+
+    def cut() -> Any:
+        layer, unit, outside = stream.words(3).tolist()
+        return (layer, unit), bool(outside), [place for (place,) in many(1)]
+
+    def tree() -> Tree:
+        kind = int(stream.words(1)[0])
+        if kind == PART:
+            return Leaf()
+        if kind == UNIT:
+            return Split(tuple(stream.words(2).tolist()), tree(), tree())
+        if kind == INPUT:
+            axis, at = int(stream.words(1)[0]), float(stream.numbers(1)[0])
+            return Split(axis, tree(), tree(), at)
+        rows = [row for (row,) in many(1)]
+        return Leaf(dict(zip(rows, stream.numbers(len(rows)).tolist(), strict=True)), kind == EMPTY)
+
+    while stream.layer() >= 0:
+        layer, unit, sign = stream.words(3).tolist()
+        rows = [tuple(row) for row in many(3)]
+        cuts = [cut() for _ in range(int(stream.words(1)[0]))]
+        found.append(UnitProof(layer, unit, sign, tree(), rows, cuts))
+    return found
 
 
 def forged(
@@ -106,34 +133,25 @@ def forged(
     out_hints = out_hints or [
         hint_of([3] * n, list(range(k, k + n))) for n, k in zip(sizes[1], starts, strict=False)
     ]
+    count = graphs[0].sizes[next(iter(graphs[0].outputs.values())).number]
     arrays: dict[str, np.ndarray] = {
         "domain.lo": np.array(lo, float),
         "domain.hi": np.array(hi, float),
         "domain.rows": np.zeros((0, len(lo))),
         "domain.lower": np.zeros(0),
         "domain.upper": np.zeros(0),
-        "output0.bound": np.full(graphs[0].sizes[next(iter(graphs[0].outputs.values())).number], bound),
+        "layers.slack": np.full(len(sizes[0]), float(slack)),
+        "outputs.bound": np.full(count, float(bound)),
+        **streams([]),
+        **_hint_arrays("layers", model_hints),
+        **_hint_arrays("out", out_hints),
     }
-    texts = {}
-    for key, hints in (("layers", model_hints), ("out_layers", out_hints)):
-        texts[key] = []
-        for number, hint in enumerate(hints):
-            names = {part: f"{key}{number}.{part}" for part in ("kind", "place", "scale")}
-            arrays |= {
-                names["kind"]: hint.kind.astype("|u1"),
-                names["place"]: hint.place.astype("<i4"),
-                names["scale"]: hint.scale.astype("<f8"),
-            }
-            texts[key].append({"size": len(hint.kind), "slack": slack, **names})
-    ends = {name: f"domain.{name}" for name in ("lo", "hi", "rows", "lower", "upper")}
     document = {
         "schema": SCHEMA,
         "model": {"sha256": sha256(model), "embedded": False},
         "out": {"sha256": sha256(out), "embedded": False},
-        "domain": ends | {"mean": None, "std": None},
-        **texts,
-        "proofs": 0,
-        "outputs": [{"bound": "output0.bound"}],
+        "layers": [{"size": size} for size in sizes[0]],
+        "out_layers": [{"size": size} for size in sizes[1]],
     }
     return repacked(document, arrays, {})
 
@@ -150,8 +168,8 @@ def hint_of(kind: list[int], place: list[int] | None = None, scale: list[float] 
 def smallest_bound(model: bytes, out: bytes, lo: list[float], hi: list[float]) -> float:
     """What the checker proves of two files with the hints that :func:`forged` gives."""
     domain = Domain(np.array(lo), np.array(hi), np.zeros((0, len(lo))), np.zeros(0), np.zeros(0))
-    before, after = (domain.in_front(read_front(content, "model")) for content in (model, out))
-    ranges = prove_ranges(before, domain, {})
+    before, after = (read_front(content, "model", domain=domain) for content in (model, out))
+    ranges = prove_ranges(before, domain)
     sizes = [[graph.sizes[at + 1] for at in graph.layers] for graph in (before, after)]
     starts = np.cumsum([0, *sizes[1]])
 
@@ -175,10 +193,10 @@ __all__ = [
     "accepted",
     "forged",
     "hint_of",
-    "hints_of",
     "network_of",
     "onnx",
     "onnx_of",
+    "proofs_of",
     "repacked",
     "smallest_bound",
     "unpacked",

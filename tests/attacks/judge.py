@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,20 +33,18 @@ _EXACT = 20_000
 """Networks with more weights are judged in float64 with a margin."""
 
 
-def points_in(
-    domain: dict[str, Any], arrays: dict[str, np.ndarray], rng: np.random.Generator, more: np.ndarray | None
-) -> np.ndarray:
+def points_in(arrays: dict[str, np.ndarray], rng: np.random.Generator, more: np.ndarray | None) -> np.ndarray:
     """Inputs of a certified domain: corners, edges and inner points that satisfy its constraints, and those
     of ``more`` in it.
     """
-    lo, hi = arrays[domain["lo"]], arrays[domain["hi"]]
+    lo, hi = arrays["domain.lo"], arrays["domain.hi"]
     share = rng.random((POINTS, lo.size))
     share[: POINTS // 2] = share[: POINTS // 2].round()
     share[POINTS // 2 : POINTS * 3 // 4] = np.clip(share[POINTS // 2 : POINTS * 3 // 4] * 3 - 1, 0, 1)
     x = np.clip(lo + share * (hi - lo), lo, hi)
     if more is not None and more.shape[1:] == lo.shape:
         x = np.concatenate([x, more[((lo <= more) & (more <= hi)).all(1)]])
-    rows, lower, upper = (arrays[domain[name]] for name in ("rows", "lower", "upper"))
+    rows, lower, upper = (arrays[f"domain.{name}"] for name in ("rows", "lower", "upper"))
     sums = x @ rows.T
     room = 1e-9 * (1 + np.abs(sums))
     inside: np.ndarray = x[((sums >= lower + room) & (sums <= upper - room)).all(1)]
@@ -64,27 +61,26 @@ def falsehood(victim: Victim, mutant: Mutant, bounds: list[np.ndarray]) -> str |
     for name, said in document["arrays"].items():
         if sha256(parts[f"arrays/{name}.bin"]) != said["sha256"]:
             return f"the hash of {name} is another"
-    domain = document["domain"]
     if mutant.asked is not None:
         lo, hi = (np.asarray(end) for end in (mutant.asked.lo, mutant.asked.hi))
-        if not ((arrays[domain["lo"]] <= lo) & (hi <= arrays[domain["hi"]])).all():
+        if not ((arrays["domain.lo"] <= lo) & (hi <= arrays["domain.hi"])).all():
             return "more was asked for than is certified"
-        if len(arrays[domain["rows"]]) and mutant.asked.rows is None:
+        if len(arrays["domain.rows"]) and mutant.asked.rows is None:
             return "constraints were not asked for"
-        if (domain["mean"] is None) != (mutant.asked.mean is None):
+        if ("domain.mean" in arrays) == (mutant.asked.mean is None):
             return "another normalisation was asked for"
-    claimed = np.concatenate([arrays[entry["bound"]] for entry in document["outputs"]])
+    claimed = arrays["outputs.bound"]
     if mutant.tolerance is not None and claimed.max(initial=0.0) > mutant.tolerance:
         return "a smaller bound was asked for"
     rng = np.random.default_rng(7)
-    x = points_in(domain, arrays, rng, victim.points)
+    x = points_in(arrays, rng, victim.points)
     if not len(x):
         return None
-    if domain["mean"] is not None:
-        x = (x - arrays[domain["mean"]]) / arrays[domain["std"]]
+    if "domain.mean" in arrays:
+        x = (x - arrays["domain.mean"]) / arrays["domain.std"]
     limit = np.minimum(claimed, np.concatenate(bounds))
     before, after = network_of(mutant.model), network_of(mutant.out)
-    return _beyond(before, after, x, limit) or _verdicts(document, arrays, before, x)
+    return _beyond(before, after, x, limit) or _verdicts(arrays, before, x)
 
 
 def _beyond(before: Network, after: Network, x: np.ndarray, limit: np.ndarray) -> str | None:
@@ -108,20 +104,15 @@ def _weights(network: Network) -> list[np.ndarray]:
     return [node.operator.weight for node in network.nodes if hasattr(node.operator, "weight")]
 
 
-def _verdicts(
-    document: dict[str, Any], arrays: dict[str, np.ndarray], network: Network, x: np.ndarray
-) -> str | None:
+def _verdicts(arrays: dict[str, np.ndarray], network: Network, x: np.ndarray) -> str | None:
     """A unit called linear or zero that is seen to be something else."""
     values = network.run(torch.as_tensor(x.reshape(len(x), *network.input.shape)))
-    relus = [node for node in network.nodes if type(node.operator).__name__ in ("Relu", "MaxPool")]
-    if len(relus) != len(document["layers"]):
+    read = [values[relu.inputs[0]].reshape(len(x), -1).numpy() for relu in network.relus]
+    if len(read) != len(arrays["layers.slack"]):  # maxima are layers of the checker's too
         return None
-    for node, layer in zip(relus, document["layers"], strict=True):
-        kind = arrays[layer["kind"]]
-        y = values[node.inputs[0]].reshape(len(x), -1).numpy()
-        if type(node.operator).__name__ != "Relu" or y.shape[1] != kind.size:
-            continue
-        room = layer["slack"] + 1e-9 * (1 + np.abs(y).max(0))
+    kinds = np.split(arrays["layers.kind"], np.cumsum([y.shape[1] for y in read]))
+    for y, kind, slack in zip(read, kinds, arrays["layers.slack"], strict=False):
+        room = slack + 1e-9 * (1 + np.abs(y).max(0))
         if (y[:, kind == 1] < -room[kind == 1]).any() or (y[:, kind == 2] > room[kind == 2]).any():
             return "a unit is not what it is said to be"
     return None

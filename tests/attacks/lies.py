@@ -15,8 +15,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from attacks.forging import forged, hint_of, hints_of, network_of, repacked, unpacked
+from attacks.forging import forged, hint_of, network_of, proofs_of, repacked, unpacked
 from attacks.victims import Victim
+from relutrim.certificate.trees import Split
 from relutrim.formats.onnx.write import network_to_proto
 from relutrim.network import Linear, Network
 
@@ -29,15 +30,15 @@ _ROOM = 1e-3
 def lies(victim: Victim) -> Iterator[Victim]:
     """One for every proof of a victim that has several leaves or parts; its network is dense."""
     network = network_of(victim.model)
-    for number, (_, hint) in enumerate(hints_of(victim.document, victim.arrays)):
-        if max(len(hint.get(key, ())) for key in ("leaves", "lo")) > 1:
+    for number, proof in enumerate(proofs_of(victim.arrays)):
+        if isinstance(proof.tree, Split):
             yield lie(victim, network, number)
 
 
 def lie(victim: Victim, network: Network, number: int) -> Victim:
     """With one proof of something that is not so."""
-    layer, hint = hints_of(victim.document, victim.arrays)[number]
-    unit, sign = hint["unit"], hint["sign"]
+    proof = proofs_of(victim.arrays)[number]
+    layer, unit, sign = proof.layer, proof.unit, proof.sign
     lo, hi = victim.arrays["domain.lo"], victim.arrays["domain.hi"]
     point, least = smallest(network, layer, unit, sign, lo, hi)
     model = moved(network, layer, unit, -sign * (1 + _ROOM) * least)
@@ -54,7 +55,6 @@ def lie(victim: Victim, network: Network, number: int) -> Victim:
         slack=0.0,
     )
     document, arrays, others = unpacked(content)
-    document["proofs"] = victim.document["proofs"]
     arrays |= {name: array for name, array in victim.arrays.items() if name.startswith("proof.")}
     name = f"lie {number} about {victim.name}"
     return Victim(name, model, model, repacked(document, arrays, others), points=point[None])

@@ -79,8 +79,7 @@ def changed(rng: Rng, victim: Victim, name: str | None, new: Callable[[Any], Any
 
 @mutation
 def flip_verdict(rng: Rng, victim: Victim) -> Mutant | None:
-    names = [k for k in victim.arrays if k.startswith("layer") and k.endswith(".kind")]
-    return changed(rng, victim, str(rng.choice(names)), lambda old: (old + rng.integers(1, 4)) % 4)
+    return changed(rng, victim, "layers.kind", lambda old: (old + rng.integers(1, 4)) % 4)
 
 
 @mutation
@@ -90,19 +89,14 @@ def flip_verdict_and_allow_it(rng: Rng, victim: Victim) -> Mutant | None:
     document, arrays, others = (lambda v: (v.document, v.arrays, v.others))(
         Victim("", mutant.model, mutant.out, mutant.certificate)
     )
-    for layer in document["layers"]:
-        layer["slack"] = float(rng.choice([0.0, 1e-3, 1e9]))
+    slack = arrays["layers.slack"]
+    slack[:] = rng.choice([0.0, 1e-3, 1e9], slack.size)
     return Mutant(mutant.model, mutant.out, repacked(document, arrays, others))
 
 
 @mutation
 def flip_hint(rng: Rng, victim: Victim) -> Mutant | None:
-    names = [
-        k for k in victim.arrays if k.startswith("out") and k.endswith(".kind") and victim.arrays[k].size
-    ]
-    if not names:
-        return None
-    return changed(rng, victim, str(rng.choice(names)), lambda old: rng.integers(0, 5))
+    return changed(rng, victim, one(rng, victim, "out.kind"), lambda old: rng.integers(0, 5))
 
 
 @mutation
@@ -133,17 +127,11 @@ def move_place(rng: Rng, victim: Victim) -> Mutant | None:
 
 @mutation
 def another_size(rng: Rng, victim: Victim) -> Mutant | None:
-    key = str(rng.choice(["layers", "out_layers"]))
-    if not victim.document[key]:
-        return None
-    at, size = int(rng.integers(len(victim.document[key]))), int(rng.choice([0, 1, 2, 3, 7]))
+    stem, by = str(rng.choice(["layers", "out"])), int(rng.choice([-2, -1, 1, 2, 7]))
 
-    def change(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        layer = document[key][at]
-        layer["size"] = size
-        for part in ("kind", "place", "scale"):
-            if layer.get(part):
-                arrays[layer[part]] = np.resize(arrays[layer[part]], size)
+    def change(_: Any, arrays: dict[str, np.ndarray]) -> None:
+        for name in (f"{stem}.{part}" for part in ("kind", "place", "scale")):
+            arrays[name] = np.resize(arrays[name], max(0, arrays[name].size + by))
 
     return rewritten(victim, change)
 
@@ -181,8 +169,7 @@ def tighten_bound_away(rng: Rng, victim: Victim) -> Mutant | None:
 
 @mutation
 def tighten_slack(rng: Rng, victim: Victim) -> Mutant | None:
-    at = int(rng.integers(len(victim.document["layers"])))
-    return rewritten(victim, lambda d, _: d["layers"][at].update(slack=float(rng.choice([-1.0, 0.0]))))
+    return changed(rng, victim, "layers.slack", lambda old: float(rng.choice([-1.0, 0.0])))
 
 
 # Domains.
@@ -232,10 +219,9 @@ def enlarge_certified(rng: Rng, victim: Victim) -> Mutant | None:
 
 @mutation
 def move_normalisation(rng: Rng, victim: Victim) -> Mutant | None:
-    def change(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    def change(_: Any, arrays: dict[str, np.ndarray]) -> None:
         size = arrays["domain.lo"].size
         arrays["domain.mean"], arrays["domain.std"] = np.full(size, 0.25), np.full(size, 0.5)
-        document["domain"].update(mean="domain.mean", std="domain.std")
 
     mutant = rewritten(victim, change)
     mutant.asked = Asked(victim.arrays["domain.lo"], victim.arrays["domain.hi"])

@@ -1,319 +1,341 @@
 """One change to the proofs of a valid certificate, or of one that lies (:mod:`attacks.lies`).
 
-A tree is right if its leaves cover every case and the multipliers of each prove its bound; parts if they fill
-the domain. So leaves and parts are dropped, repeated and turned, multipliers moved and swapped, and other
-units are lent ranges that they do not have. What becomes of a proof of something true is true all the same,
-whoever accepts it; the lies are there for that, where one leaf or part less is all that a proof would need.
+A tree covers everything as it is written, and is right if the multipliers of each leaf, or the bounds on each
+part, prove what it is for. So leaves and parts are left out, repeated and turned, splits moved, multipliers
+moved and swapped, and other units are lent ranges that they do not have. What becomes of a proof of something
+true is true all the same, whoever accepts it; the lies are there for that, where one leaf or part less is all
+that a proof would need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from attacks.forging import hints_of
-from attacks.mutations import Mutant, Rng, changed, mutation, rewritten
+from attacks.forging import proofs_of
+from attacks.mutations import Mutant, Rng, changed, mutation, one, rewritten
 from attacks.victims import Victim
 from relutrim.certificate.check import read_front
-from relutrim.certificate.check.hints import TABLES
+from relutrim.certificate.check.proofs import LEAF
 from relutrim.certificate.hinting import run
-from relutrim.certificate.write import tables_of
+from relutrim.certificate.trees import Leaf, Split, Tree, UnitProof, streams
 
-Proofs: TypeAlias = list[tuple[int, dict[str, Any]]]
-"""The number of a layer and a hint for one of its units, as the checker unpacks it."""
-Leaves: TypeAlias = list[dict[str, Any]]
-Boxes: TypeAlias = tuple[np.ndarray, np.ndarray]
+NOTHING = 9
+"""No kind of tree: where a leaf was, or should be."""
+_MARK = 2**30
+_NUMBER = 7e77
+Slot: TypeAlias = tuple[Any, str]
+"""What holds a tree, and as what."""
 
 
-def _with_proofs(victim: Victim, change: Callable[[Proofs], Any], also: Any = None) -> Mutant:
+def missing() -> Leaf:
+    """A leaf that is not there."""
+    return Leaf({_MARK: _NUMBER})
+
+
+def stored(proofs: list[UnitProof], *, gap: bool = True) -> dict[str, np.ndarray]:
+    """The streams of proofs, with a word that means nothing (or none at all) where a leaf is missing."""
+    found = streams(proofs)
+    words, numbers = found["proof.words"].tolist(), found["proof.numbers"]
+    while _MARK in words:
+        at = words.index(_MARK)
+        assert words[at - 2] == LEAF
+        words[at - 2 : at + 1] = [NOTHING] * gap
+    return {"proof.words": np.array(words, "<i4"), "proof.numbers": numbers[numbers != _NUMBER]}
+
+
+def _with_proofs(
+    victim: Victim, change: Callable[[list[UnitProof]], Any], also: Any = None, *, gap: bool = True
+) -> Mutant:
     """Other proofs, stored anew, and something that is said because of them."""
 
     def both(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        proofs = hints_of(document, arrays)
+        proofs = proofs_of(arrays)
         change(proofs)
-        arrays |= tables_of(proofs, arrays["domain.lo"].size)
-        document["proofs"] = len(proofs)
+        arrays |= stored(proofs, gap=gap)
         if also is not None:
-            also(document, arrays)
+            also(arrays)
 
     return rewritten(victim, both)
 
 
 @mutation
 def move_multiplier(rng: Rng, victim: Victim) -> Mutant | None:
-    if "proof.values" not in victim.arrays or not victim.arrays["proof.values"].size:
-        return None
     factor = float(rng.choice([-1.0, 0.0, 0.5, 2.0, 1e10, 1e308, -1e308]))
-    return changed(rng, victim, "proof.values", lambda old: old * factor)
+    return changed(rng, victim, one(rng, victim, "proof.numbers"), lambda old: old * factor)
 
 
 @mutation
 def break_proof(rng: Rng, victim: Victim) -> Mutant | None:
-    """A stretch, a unit, a layer, a sign or a kind that is another."""
-    names = [f"proof.{name}" for name in TABLES if victim.arrays.get(f"proof.{name}", np.zeros(0)).size]
-    if not names:
-        return None
-    number = int(rng.choice([-(2**31), -1, 0, 1, 2, 3, 7, 10**6, 2**31 - 1]))
-    return changed(rng, victim, str(rng.choice(names)), lambda old: number)
+    """Any word of the proofs that is another."""
+    number = int(rng.choice([-(2**31), -1, 0, 1, 2, 3, 4, 5, 7, 10**6, 2**31 - 1]))
+    return changed(rng, victim, one(rng, victim, "proof.words"), lambda old: number)
 
 
 @mutation
-def remove_proof(rng: Rng, victim: Victim) -> Mutant | None:
-    if not victim.document["proofs"]:
+def break_off(rng: Rng, victim: Victim) -> Mutant | None:
+    """The proofs end too early, or lack a word or a number."""
+    name = one(rng, victim, "proof.words", "proof.numbers")
+    if name is None:
         return None
-    at = int(rng.integers(victim.document["proofs"]))
-    return _with_proofs(victim, lambda proofs: proofs.pop(at))
-
-
-def _lie(layer: int, unit: int, kind: int) -> Callable[[dict[str, Any], Any], None]:
-    """A unit of MODEL called linear or zero, without slack, and with room for the rounding that it costs."""
-
-    def change(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        for output in document["outputs"]:
-            arrays[output["bound"]] += 1e-9
-        arrays[document["layers"][layer]["kind"]][unit] = kind
-
-    return change
-
-
-def half(unit: int, sign: int, place: tuple[int, int], on: bool) -> dict[str, Any]:
-    """A tree with a leaf for one state of an earlier unit only."""
-    leaf = {"states": {place: on}, "at": np.zeros(0, int), "values": np.zeros(0), "empty": False}
-    return {"unit": unit, "sign": sign, "leaves": [leaf]}
-
-
-@mutation
-def half_a_tree(rng: Rng, victim: Victim) -> Mutant | None:
-    """A proof for a unit that looks at one state of an earlier one only."""
-    layers = victim.document["layers"]
-    if len(layers) < 2:
-        return None
-    layer = int(rng.integers(1, len(layers)))
-    unit, other = int(rng.integers(layers[layer]["size"])), int(rng.integers(layers[layer - 1]["size"]))
-    sign = int(rng.choice([1, -1]))
-    hint = half(unit, sign, (layer - 1, other), bool(rng.integers(2)))
-    lie = _lie(layer, unit, 1 if sign > 0 else 2)
-    return _with_proofs(victim, lambda proofs: proofs.append((layer, hint)), lie)
-
-
-@mutation
-def a_part_for_the_whole(rng: Rng, victim: Victim) -> Mutant | None:
-    """A proof for a unit by a box that is a small part of the domain."""
-    layers = victim.document["layers"]
-    layer = int(rng.integers(len(layers)))
-    unit = int(rng.integers(layers[layer]["size"]))
-    lo, hi = victim.arrays["domain.lo"], victim.arrays["domain.hi"]
-    point = lo + (hi - lo) * rng.random(lo.size)
-    graph = read_front(victim.model, "model")
-    values = run(graph, point[None])[graph.nodes[graph.layers[layer]].inputs[0]][0]
-    sign = 1 if values[unit % len(values)] > 0 else -1
-    hint = {"unit": unit, "sign": sign, "lo": point[None], "hi": point[None]}
-    lie = _lie(layer, unit, 1 if sign > 0 else 2)
-    return _with_proofs(victim, lambda proofs: proofs.append((layer, hint)), lie)
-
-
-# Leaves.
-
-
-def a_tree(rng: Rng, victim: Victim) -> int | None:
-    """The number of a proof with several leaves."""
-    proofs = hints_of(victim.document, victim.arrays)
-    trees = [k for k, (_, hint) in enumerate(proofs) if len(hint.get("leaves", ())) > 1]
-    return int(rng.choice(trees)) if trees else None
-
-
-def of_a_tree(change: Callable[[Rng, Leaves], Any]) -> Callable[..., Mutant | None]:
-    """A change to the leaves of one tree."""
-
-    def made(rng: Rng, victim: Victim) -> Mutant | None:
-        at = a_tree(rng, victim)
-        if at is None:
-            return None
-        return _with_proofs(victim, lambda proofs: change(rng, proofs[at][1]["leaves"]))
-
-    made.__name__ = change.__name__
-    mutation(made)
-    return made
-
-
-def any_of(rng: Rng, leaves: Leaves) -> dict[str, Any]:
-    return leaves[int(rng.integers(len(leaves)))]
-
-
-def a_state(rng: Rng, leaf: dict[str, Any]) -> tuple[int, int]:
-    """A unit whose state a leaf fixes."""
-    return list(leaf["states"])[int(rng.integers(len(leaf["states"])))]
-
-
-@of_a_tree
-def drop_leaf(rng: Rng, leaves: Leaves) -> None:
-    leaves.pop(int(rng.integers(len(leaves))))
-
-
-@of_a_tree
-def drop_leaves(rng: Rng, leaves: Leaves) -> None:
-    """Any number of them, but not all."""
-    kept = rng.permutation(len(leaves))[: int(rng.integers(1, len(leaves)))]
-    leaves[:] = [leaves[at] for at in sorted(kept)]
-
-
-@of_a_tree
-def flip_split(rng: Rng, leaves: Leaves) -> None:
-    """One state of a leaf the other way round, or the same in all leaves that have it."""
-    leaf = any_of(rng, leaves)
-    place = a_state(rng, leaf)
-    on = not leaf["states"][place]
-    for other in [leaf] if rng.random() < 0.5 else leaves:
-        if place in other["states"]:
-            other["states"][place] = on
-
-
-@of_a_tree
-def drop_split(rng: Rng, leaves: Leaves) -> None:
-    """A leaf that says it is about more than its multipliers are made for."""
-    leaf = any_of(rng, leaves)
-    del leaf["states"][a_state(rng, leaf)]
-
-
-@of_a_tree
-def split_another(rng: Rng, leaves: Leaves) -> None:
-    """A leaf whose state is another unit's."""
-    leaf = any_of(rng, leaves)
-    layer, unit = a_state(rng, leaf)
-    on = leaf["states"].pop((layer, unit))
-    leaf["states"][layer, unit + int(rng.choice([1, -1, 2, 100]))] = on
-
-
-@of_a_tree
-def repeat_states(rng: Rng, leaves: Leaves) -> None:
-    """Two leaves about the same case."""
-    one, other = rng.choice(len(leaves), 2, replace=False)
-    leaves[one]["states"] = leaves[other]["states"]
-
-
-@of_a_tree
-def repeat_leaf(rng: Rng, leaves: Leaves) -> None:
-    """A leaf in place of another."""
-    one, other = rng.choice(len(leaves), 2, replace=False)
-    leaves[one] = leaves[other]
-
-
-@of_a_tree
-def swap_multipliers(rng: Rng, leaves: Leaves) -> None:
-    one, other = rng.choice(len(leaves), 2, replace=False)
-    for key in ("at", "values", "empty"):
-        leaves[one][key], leaves[other][key] = leaves[other][key], leaves[one][key]
-
-
-@of_a_tree
-def move_multiplier_of_a_leaf(rng: Rng, leaves: Leaves) -> None:
-    """One multiplier of a leaf, or all of them."""
-    values = any_of(rng, leaves)["values"]
-    if values.size:
-        at = slice(None) if rng.random() < 0.3 else int(rng.integers(values.size))
-        values[at] *= float(rng.choice([-1.0, 0.0, 0.9, 1.1, 2.0, 1e10, 1e308]))
-
-
-@of_a_tree
-def move_multiplier_to_another_row(rng: Rng, leaves: Leaves) -> None:
-    at = any_of(rng, leaves)["at"]
-    if at.size:
-        at[int(rng.integers(at.size))] = int(rng.integers(-1, 40))
-
-
-@of_a_tree
-def call_a_leaf_empty(rng: Rng, leaves: Leaves) -> None:
-    leaf = any_of(rng, leaves)
-    leaf["empty"] = not leaf["empty"]
-
-
-@mutation
-def move_subset_of_a_cut(rng: Rng, victim: Victim) -> Mutant | None:
-    """A cut about other inputs, the complement of its own, or another unit."""
-    cuts = victim.arrays.get("proof.cuts", np.zeros((0, 5)))
-    if not len(cuts):
-        return None
-    at, column = int(rng.integers(len(cuts))), int(rng.integers(5))
-    by = 1 if column == 2 else int(rng.choice([-1, 1, 3]))
+    at, size = int(rng.integers(victim.arrays[name].size)), victim.arrays[name].size
+    gone = range(at, size if rng.random() < 0.5 else at + 1)
 
     def change(_: Any, arrays: dict[str, np.ndarray]) -> None:
-        arrays["proof.cuts"][at, column] = arrays["proof.cuts"][at, column] + by
+        arrays[name] = np.delete(arrays[name], gone)
 
     return rewritten(victim, change)
 
 
 @mutation
+def remove_proof(rng: Rng, victim: Victim) -> Mutant | None:
+    count = len(proofs_of(victim.arrays))
+    if not count:
+        return None
+    at = int(rng.integers(count))
+    return _with_proofs(victim, lambda proofs: proofs.pop(at))
+
+
+# Proofs of something else.
+
+
+def sizes_of(victim: Victim) -> list[int]:
+    return [layer["size"] for layer in victim.document["layers"]]
+
+
+def _lie(victim: Victim, layer: int, unit: int, kind: int) -> Callable[[dict[str, np.ndarray]], None]:
+    """A unit of MODEL called linear or zero, without slack, and with room for the rounding that it costs."""
+
+    def change(arrays: dict[str, np.ndarray]) -> None:
+        arrays["outputs.bound"] += 1e-9
+        arrays["layers.kind"][sum(sizes_of(victim)[:layer]) + unit] = kind
+
+    return change
+
+
+def half(rng: Rng, layer: int, unit: int, sign: int, before: int) -> UnitProof:
+    """A tree with a leaf for one state of a unit of the layer before only."""
+    sides: list[Tree] = [Leaf({}), missing()]
+    if rng.random() < 0.5:
+        sides.reverse()
+    return UnitProof(layer, unit, sign, Split((layer - 1, int(rng.integers(before))), *sides))
+
+
+def around(point: np.ndarray) -> Tree:
+    """A tree with a part for one point only."""
+    tree: Tree = Leaf()
+    for axis, at in enumerate(point[:64].tolist()):
+        tree = Split(axis, missing(), Split(axis, tree, missing(), at), at)
+    return tree
+
+
+def a_point(rng: Rng, victim: Victim) -> np.ndarray:
+    lo, hi = victim.arrays["domain.lo"], victim.arrays["domain.hi"]
+    return np.asarray(lo + (hi - lo) * rng.random(lo.size))
+
+
+@mutation
+def half_a_tree(rng: Rng, victim: Victim) -> Mutant | None:
+    """A proof for a unit that looks at one state of an earlier one only."""
+    sizes = sizes_of(victim)
+    if len(sizes) < 2:
+        return None
+    layer = int(rng.integers(1, len(sizes)))
+    unit, sign = int(rng.integers(sizes[layer])), int(rng.choice([1, -1]))
+    proof = half(rng, layer, unit, sign, sizes[layer - 1])
+    lie = _lie(victim, layer, unit, 1 if sign > 0 else 2)
+    return _with_proofs(victim, lambda proofs: proofs.append(proof), lie)
+
+
+@mutation
+def a_part_for_the_whole(rng: Rng, victim: Victim) -> Mutant | None:
+    """A proof for a unit by a box that is a small part of the domain."""
+    sizes = sizes_of(victim)
+    layer = int(rng.integers(len(sizes)))
+    unit, point = int(rng.integers(sizes[layer])), a_point(rng, victim)
+    graph = read_front(victim.model, "model")
+    value = run(graph, point[None])[graph.nodes[graph.layers[layer]].inputs[0]][0, unit]
+    sign = 1 if value > 0 else -1
+    proof = UnitProof(layer, unit, sign, around(point))
+    lie = _lie(victim, layer, unit, 1 if sign > 0 else 2)
+    return _with_proofs(victim, lambda proofs: proofs.append(proof), lie)
+
+
+@mutation
 def lend_a_false_range(rng: Rng, victim: Victim) -> Mutant | None:
     """A proof for a unit that a tree reads, of a range that it does not have."""
-    at = a_tree(rng, victim)
-    if at is None:
+    above = [proof.layer for proof in proofs_of(victim.arrays) if isinstance(proof.tree, Split)]
+    if not above or max(above) < 1:
         return None
-    above = hints_of(victim.document, victim.arrays)[at][0]
-    if above < 1:
-        return None
-    layer, sign = int(rng.integers(above)), int(rng.choice([1, -1]))
-    unit = int(rng.integers(victim.document["layers"][layer]["size"]))
-    lo, hi = victim.arrays["domain.lo"], victim.arrays["domain.hi"]
-    point = lo + (hi - lo) * rng.random(lo.size)
-    hint: dict[str, Any] = {"unit": unit, "sign": sign, "lo": point[None], "hi": point[None]}
+    layer, sizes = int(rng.integers(max(above))), sizes_of(victim)
+    unit, sign = int(rng.integers(sizes[layer])), int(rng.choice([1, -1]))
+    proof = UnitProof(layer, unit, sign, around(a_point(rng, victim)))
     if rng.random() < 0.5 and layer > 0:
-        other = int(rng.integers(victim.document["layers"][layer - 1]["size"]))
-        hint = half(unit, sign, (layer - 1, other), bool(rng.integers(2)))
-    return _with_proofs(victim, lambda proofs: proofs.insert(0, (layer, hint)))
+        proof = half(rng, layer, unit, sign, sizes[layer - 1])
+    return _with_proofs(victim, lambda proofs: proofs.insert(0, proof))
 
 
-# Parts.
+# Trees.
 
 
-def of_parts(change: Callable[[Rng, np.ndarray, np.ndarray], Boxes]) -> Callable[..., Mutant | None]:
-    """A change to the boxes of one proof, by their lower and upper ends."""
+def slots(holder: Any, name: str = "tree") -> Iterator[Slot]:
+    """The places of all trees in a tree, its own first."""
+    yield holder, name
+    tree = getattr(holder, name)
+    if isinstance(tree, Split):
+        yield from slots(tree, "first")
+        yield from slots(tree, "second")
+
+
+def leaves(proof: UnitProof) -> list[Slot]:
+    return [(holder, name) for holder, name in slots(proof) if isinstance(getattr(holder, name), Leaf)]
+
+
+def splits(proof: UnitProof) -> list[Slot]:
+    return [(holder, name) for holder, name in slots(proof) if isinstance(getattr(holder, name), Split)]
+
+
+def any_of(rng: Rng, every: list[Slot]) -> Slot:
+    return every[int(rng.integers(len(every)))]
+
+
+def of_a_tree(change: Callable[[Rng, UnitProof], Any], *, parts: bool | None, gap: bool = True) -> None:
+    """Register a change to one tree: of parts or not, or (None) any."""
 
     def made(rng: Rng, victim: Victim) -> Mutant | None:
-        proofs = hints_of(victim.document, victim.arrays)
-        spread = [k for k, (_, hint) in enumerate(proofs) if len(hint.get("lo", ())) > 1]
-        if not spread:
+        trees = [
+            number
+            for number, proof in enumerate(proofs_of(victim.arrays))
+            if isinstance(proof.tree, Split) and parts in (None, isinstance(proof.tree.place, int))
+        ]
+        if not trees:
             return None
-        at = int(rng.choice(spread))
-
-        def anew(proofs: Proofs) -> None:
-            hint = proofs[at][1]
-            hint["lo"], hint["hi"] = change(rng, hint["lo"], hint["hi"])
-
-        return _with_proofs(victim, anew)
+        at = int(rng.choice(trees))
+        return _with_proofs(victim, lambda proofs: change(rng, proofs[at]), gap=gap)
 
     made.__name__ = change.__name__
     mutation(made)
-    return made
 
 
-@of_parts
-def drop_part(rng: Rng, lo: np.ndarray, hi: np.ndarray) -> Boxes:
-    kept = np.delete(np.arange(len(lo)), int(rng.integers(len(lo))))
-    return lo[kept], hi[kept]
+def drop_leaf(rng: Rng, proof: UnitProof) -> None:
+    setattr(*any_of(rng, leaves(proof)), missing())
 
 
-@of_parts
-def drop_parts(rng: Rng, lo: np.ndarray, hi: np.ndarray) -> Boxes:
-    kept = rng.permutation(len(lo))[: int(rng.integers(1, len(lo)))]
-    return lo[kept], hi[kept]
+def drop_leaves(rng: Rng, proof: UnitProof) -> None:
+    """Any number of them, but not all."""
+    every = leaves(proof)
+    for at in rng.permutation(len(every))[: int(rng.integers(1, len(every)))]:
+        setattr(*every[at], missing())
 
 
-@of_parts
-def repeat_part(rng: Rng, lo: np.ndarray, hi: np.ndarray) -> Boxes:
-    one, other = rng.choice(len(lo), 2, replace=False)
-    lo[one], hi[one] = lo[other], hi[other]
-    return lo, hi
+def cut_a_leaf_out(rng: Rng, proof: UnitProof) -> None:
+    """What comes behind it takes its place."""
+    drop_leaf(rng, proof)
 
 
-@of_parts
-def shrink_part(rng: Rng, lo: np.ndarray, hi: np.ndarray) -> Boxes:
-    """A box that ends a little, or a good deal, too early."""
-    at = int(rng.integers(len(lo))), int(rng.integers(lo.shape[1]))
-    by = float(rng.choice([1e-12, 1e-3, 0.5, 1.0])) * (hi[at] - lo[at])
-    if rng.random() < 0.5:
-        lo[at] += by
-    else:
-        hi[at] -= by
-    return lo, hi
+def drop_parts(rng: Rng, proof: UnitProof) -> None:
+    drop_leaves(rng, proof)
+
+
+def turn_split(rng: Rng, proof: UnitProof) -> None:
+    """The proof of one case for the other."""
+    split = getattr(*any_of(rng, splits(proof)))
+    split.first, split.second = split.second, split.first
+
+
+def drop_split(rng: Rng, proof: UnitProof) -> None:
+    """One of two cases, said to be about both."""
+    holder, name = any_of(rng, splits(proof))
+    setattr(holder, name, getattr(getattr(holder, name), str(rng.choice(["first", "second"]))))
+
+
+def split_another(rng: Rng, proof: UnitProof) -> None:
+    """A split whose unit, or input, is another."""
+    split = getattr(*any_of(rng, splits(proof)))
+    by = int(rng.choice([1, -1, 2, 100]))
+    place = split.place
+    split.place = place + by if isinstance(place, int) else (place[0], place[1] + by)
+
+
+def split_again(rng: Rng, proof: UnitProof) -> None:
+    """A unit, or an input, split twice on the way to a leaf."""
+    split = getattr(*any_of(rng, splits(proof)))
+    split.first = Split(split.place, split.first, getattr(*any_of(rng, leaves(proof))), split.at)
+
+
+def repeat_leaf(rng: Rng, proof: UnitProof) -> None:
+    """A leaf in place of another."""
+    setattr(*any_of(rng, leaves(proof)), getattr(*any_of(rng, leaves(proof))))
+
+
+def swap_multipliers(rng: Rng, proof: UnitProof) -> None:
+    one, other = any_of(rng, leaves(proof)), any_of(rng, leaves(proof))
+    trees = getattr(*one), getattr(*other)
+    setattr(*one, trees[1])
+    setattr(*other, trees[0])
+
+
+def move_multiplier_of_a_leaf(rng: Rng, proof: UnitProof) -> None:
+    """One multiplier of a leaf, or all of them."""
+    duals = getattr(*any_of(rng, leaves(proof))).duals
+    for row in duals:
+        if rng.random() < 0.3:
+            duals[row] *= float(rng.choice([-1.0, 0.0, 0.9, 1.1, 2.0, 1e10, 1e308]))
+
+
+def move_multiplier_to_another_row(rng: Rng, proof: UnitProof) -> None:
+    duals = getattr(*any_of(rng, leaves(proof))).duals
+    for row in list(duals)[:1]:
+        duals[int(rng.integers(-1, 40))] = duals.pop(row)
+
+
+def call_a_leaf_empty(rng: Rng, proof: UnitProof) -> None:
+    leaf = getattr(*any_of(rng, leaves(proof)))
+    leaf.empty = not leaf.empty
+
+
+def call_a_leaf_a_part(rng: Rng, proof: UnitProof) -> None:
+    setattr(*any_of(rng, leaves(proof)), Leaf())
+
+
+def call_a_part_a_leaf(rng: Rng, proof: UnitProof) -> None:
+    setattr(*any_of(rng, leaves(proof)), Leaf({}, bool(rng.integers(2))))
+
+
+def move_a_cut(rng: Rng, proof: UnitProof) -> None:
+    """Where an input is split, by a little or far outside."""
+    split = getattr(*any_of(rng, splits(proof)))
+    split.at += float(rng.choice([1e-12, -1e-3, 0.5, -1e9, 1e308]))
+
+
+for _change in (drop_leaf, drop_leaves, turn_split, drop_split, split_another, split_again, repeat_leaf):
+    of_a_tree(_change, parts=False)
+for _change in (swap_multipliers, move_multiplier_of_a_leaf, move_multiplier_to_another_row):
+    of_a_tree(_change, parts=False)
+for _change in (call_a_leaf_empty, call_a_leaf_a_part):
+    of_a_tree(_change, parts=False)
+for _change in (drop_parts, call_a_part_a_leaf, move_a_cut):
+    of_a_tree(_change, parts=True)
+of_a_tree(cut_a_leaf_out, parts=None, gap=False)
+
+
+@mutation
+def move_subset_of_a_cut(rng: Rng, victim: Victim) -> Mutant | None:
+    """A cut about other inputs, the complement of its own, or another unit."""
+    some = [number for number, proof in enumerate(proofs_of(victim.arrays)) if proof.cuts]
+    if not some:
+        return None
+    number, how = int(rng.choice(some)), int(rng.integers(3))
+
+    def change(proofs: list[UnitProof]) -> None:
+        cuts = proofs[number].cuts
+        at = int(rng.integers(len(cuts)))
+        (layer, unit), outside, listed = cuts[at]
+        moved = [place + int(rng.choice([-1, 1, 3])) for place in listed]
+        cuts[at] = [((layer, unit + 1), outside, listed), ((layer, unit), not outside, listed)][how % 2]
+        if how == 2:
+            cuts[at] = ((layer, unit), outside, moved)
+
+    return _with_proofs(victim, change)

@@ -10,9 +10,10 @@ from attacks.forging import accepted, forged, hint_of, onnx_of
 from attacks.judge import Tally, attack, judged
 from attacks.lies import lies
 from attacks.mutations import MUTATIONS, Mutant, move_weight_of_out
+from attacks.proof_mutations import NOTHING
 from attacks.victims import Victim, random_dense, trees, turned_on, victim
 from relutrim.certificate import check as checker
-from relutrim.certificate.check import archive, equal, hull
+from relutrim.certificate.check import archive, equal, hull, proofs
 from relutrim.certificate.check.domain import Domain
 from relutrim.certificate.check.expressions import Expression
 from relutrim.domain import Box
@@ -68,10 +69,7 @@ class Anything(str):
 def without_files(monkeypatch):
     """MODEL and OUT are not compared with their hashes."""
 
-    def read(archive, key, content, report, translated, deadline):
-        return checker.read_front(content, key, deadline)
-
-    monkeypatch.setattr(checker, "_graph", read)
+    monkeypatch.setattr(checker, "_certified", lambda archive, key, content, *_: content)
 
 
 def without_hashes(monkeypatch):
@@ -82,8 +80,8 @@ def without_bounds(monkeypatch):
     """The claimed bound is believed."""
 
     def believed(found, graph, bounds, report):
-        claimed = [found.arrays[entry["bound"]] for entry in found.document["outputs"]]
-        report.bound, report.bounds = max(float(one.max()) for one in claimed), claimed
+        claimed = found.arrays["outputs.bound"]
+        report.bound, report.bounds = float(claimed.max()), [claimed]
 
     monkeypatch.setattr(checker, "_claimed_bounds", believed)
 
@@ -92,8 +90,28 @@ def without_slack(monkeypatch):
     monkeypatch.setattr(checker, "_claimed_slack", lambda *_: None)
 
 
-def without_cover_of_leaves(monkeypatch):
-    monkeypatch.setattr(hull, "covers", lambda *_: True)
+def without_missing_leaves(monkeypatch):
+    """Where a tree has no leaf, there is nothing to prove."""
+    whole = proofs.Proofs.cases
+
+    def cases(self, *region):
+        if len(self._words) and self._words[0] == NOTHING:
+            self.words(1)
+            return
+        yield from whole(self, *region)
+
+    monkeypatch.setattr(proofs.Proofs, "cases", cases)
+
+
+def without_second_cases(monkeypatch):
+    """Leaves are believed to be about one case each: a state that they have no multipliers for is fixed."""
+    whole = hull.Program.least
+
+    def least(self, target, sign, states, duals):
+        both = [{**states, place: on} for place in (*states, *self.units)[:1] for on in (False, True)]
+        return max(whole(self, target, sign, one, duals) for one in both or [states])
+
+    monkeypatch.setattr(hull.Program, "least", least)
 
 
 def without_leaves_that_fail(monkeypatch):
@@ -106,21 +124,18 @@ def without_leaves_that_fail(monkeypatch):
     monkeypatch.setattr(hull.Program, "least", least)
 
 
-def without_cover_of_parts(monkeypatch):
-    monkeypatch.setattr(checker, "fills", lambda *_: True)
-
-
 def without_distance_of_a_match(monkeypatch):
     """A unit that is said to match does: it reads what the other reads, scaled."""
     whole = equal.Comparison._matched
 
-    def believed(self, inputs, hint, known, at, *, opposite):
-        if at.size and known.relu:
-            near, _ = self.named(self.groups(hint.place[at], relu=True))
+    def believed(self, inputs, hint, *, opposite):
+        at = np.flatnonzero(hint.kind == equal.MATCH)
+        if at.size:
+            near = self.named(hint.place[at]).inputs
             nothing = Expression(np.zeros(0, np.int64), np.zeros((0, at.size)), *np.zeros((2, at.size)))
             same = nothing.minus(near, -hint.scale[at], self.symbols)
             inputs = Expression.joined(len(inputs.c), (at, same))
-        return whole(self, inputs, hint, known, at, opposite=opposite)
+        return whole(self, inputs, hint, opposite=opposite)
 
     monkeypatch.setattr(equal.Comparison, "_matched", believed)
 
@@ -135,8 +150,8 @@ def without_containment(monkeypatch):
 
 
 def without_tolerance(monkeypatch):
-    real = checker._checked
-    monkeypatch.setattr(checker, "_checked", lambda *a: real(*a[:3], None, *a[4:]))
+    real = checker.check
+    monkeypatch.setattr("attacks.judge.check", lambda *a, **options: real(*a[:4], **options))
 
 
 CONTROLS = {
@@ -144,8 +159,7 @@ CONTROLS = {
     without_hashes: ["wrong_hash_of_array"],
     without_bounds: ["tighten_bound_away", "move_weight_of_out"],
     without_slack: ["flip_verdict"],
-    without_cover_of_leaves: ["half_a_tree"],
-    without_cover_of_parts: ["a_part_for_the_whole"],
+    without_missing_leaves: ["half_a_tree", "a_part_for_the_whole"],
     without_distance_of_a_match: ["move_weight_of_out", "move_place", "swap_neurons", "flip_hint"],
     without_containment: ["ask_for_more", "shrink_certified"],
     without_tolerance: ["ask_for_a_smaller_bound"],
@@ -159,9 +173,9 @@ def test_a_checker_without_one_of_its_tests_is_found_out(some, control, monkeypa
 
 
 TREES = {
-    without_cover_of_leaves: ["drop_leaf", "drop_leaves", "repeat_leaf"],
+    without_missing_leaves: ["drop_leaf", "drop_leaves", "drop_parts"],
     without_leaves_that_fail: ["call_a_leaf_empty"],
-    without_cover_of_parts: ["drop_parts"],
+    without_second_cases: ["repeat_leaf"],
 }
 
 

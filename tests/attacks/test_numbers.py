@@ -46,7 +46,7 @@ def box(lo, hi):
 @pytest.mark.parametrize("large", LARGE)
 def test_an_input_beside_a_large_number_is_not_forgotten(large, double):
     model = absorbing(large, double)
-    last = prove_ranges(read_front(model, "model"), box([-1.0], [1.0]), {}).layers[-1]
+    last = prove_ranges(read_front(model, "model"), box([-1.0], [1.0])).layers[-1]
     assert last.lo[0] <= -1
     assert last.hi[0] >= 1
     # What a float verifier would see: a second neuron that is 0 for all inputs.
@@ -67,7 +67,7 @@ def ends_of_sum(large, order):
     ]
     last = np.array([[large], [1.0], [-large]])[order]
     graph = read_front(onnx_of(nodes, [1, 1], {"w": np.ones((1, 3)), "v": last}), "model")
-    layer = prove_ranges(graph, box([-1.0], [1.0]), {}).layers[0]
+    layer = prove_ranges(graph, box([-1.0], [1.0])).layers[0]
     return layer.lo[0], layer.hi[0]
 
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from attacks.forging import accepted, forged, hint_of, onnx_of, repacked, unpacked
+from attacks.forging import accepted, forged, onnx_of
 from relutrim.errors import RelutrimError
 
 node = helper.make_node
@@ -108,44 +108,3 @@ def test_a_packed_file_is_one_file():
     content = forged(model, model, [-1.0], [1.0], bound=1e-9)
     assert accepted(model, gzip.compress(model), content)
     assert not accepted(model, gzip.compress(model) + gzip.compress(more.SerializeToString()), content)
-
-
-def test_boxes_are_as_wide_as_the_domain_that_is_named():
-    """An array that only looks like the domain's says nothing about it: boxes of one column would shift every
-    unit behind the inputs, and relu(u0 - 3), which is in [1, 3], would be proved 0.
-    """
-
-    def network(last):
-        nodes = [
-            node("MatMul", ["x", "w"], ["a"]),
-            node("Add", ["a", "b"], ["c"]),
-            node("Relu", ["c"], ["u"]),
-            node("MatMul", ["u", "v"], ["d"]),
-            node("Add", ["d", "e"], ["f"]),
-            node("Relu", ["f"], ["g"]),
-            node("MatMul", ["g", "l"], ["y"]),
-        ]
-        weights = {"w": [[1.0, 0.1, 0.1], [0.0] * 3], "b": [5.0, 0, 0], "v": [[1.0], [0.0], [0.0]]}
-        weights |= {"e": [-3.0], "l": [[last]]}
-        return onnx_of(nodes, [1, 2], {name: np.array(values) for name, values in weights.items()})
-
-    model, out = network(1.0), network(0.0)
-    hints = {
-        "model_hints": [hint_of([0] * 3), hint_of([2])],
-        "out_hints": [hint_of([3] * 3, [0, 1, 2]), hint_of([3], [3])],
-    }
-    content = forged(model, out, [-1.0] * 2, [1.0] * 2, slack=0.0, bound=1e-9, **hints)
-    document, arrays, others = unpacked(content)
-    document["domain"] |= {"lo": "d.lo", "hi": "d.hi"}
-    arrays |= {"d.lo": arrays["domain.lo"], "d.hi": arrays["domain.hi"], "domain.lo": np.zeros(1)}
-    none = {"rows": 3, "cuts": 5, "leaves": 5, "states": 3}
-    arrays |= {f"proof.{name}": np.zeros((0, width), "<i4") for name, width in none.items()}
-    arrays |= {"proof.hints": np.array([[1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 1]], "<i4")}
-    arrays |= {
-        "proof.subset": np.zeros(0, "<i4"),
-        "proof.at": np.zeros(0, "<i4"),
-        "proof.values": np.zeros(0),
-    }
-    arrays |= {"proof.part": np.zeros(1, "<i4"), "proof.lo": -np.ones((1, 1)), "proof.hi": np.ones((1, 1))}
-    document["proofs"] = 1
-    assert not accepted(model, out, repacked(document, arrays, others))

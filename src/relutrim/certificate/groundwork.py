@@ -17,14 +17,16 @@ from relutrim.certificate.check import prove_ranges, read_front
 from relutrim.certificate.check.domain import Domain as Certified
 from relutrim.certificate.check.equal import LINEAR, ZERO
 from relutrim.certificate.check.maps import Graph
+from relutrim.certificate.check.proofs import Proofs
 from relutrim.certificate.check.ranges import Ranges
 from relutrim.certificate.hinting import run, treatment
+from relutrim.certificate.trees import Leaf, Place, UnitProof, of_boxes, of_states, streams
 from relutrim.prove.verdict import Evidence, Verdict
 
 if TYPE_CHECKING:
     from relutrim.bounds.values import Interval
     from relutrim.certificate.records import Record
-    from relutrim.prove.stability import Stability
+    from relutrim.prove.stability import LayerStability, Stability
 
 _SAMPLES = 512
 
@@ -38,8 +40,9 @@ class Groundwork:
     domain: Certified
     samples: npt.NDArray[np.float64]
     layers: dict[str, int]
-    """The checker's number of each nonlinear node of the prover's network."""
-    records: list[tuple[int, Record]]
+    """The checker's number of each ReLU of the prover's network."""
+    proofs: dict[str, npt.NDArray[Any]]
+    """For single units, as a certificate stores them."""
     ranges: Ranges
 
     @classmethod
@@ -47,18 +50,19 @@ class Groundwork:
     def of(cls, model: bytes, stability: Stability) -> Groundwork:
         """Let the checker bound everything, with the prover's proofs as hints."""
         domain = _certified(stability)
-        before = domain.in_front(read_front(model, "model"))
+        before = read_front(model, "model", domain=domain)
         samples = _samples(stability)
         layers = _layers(before, stability, samples)
-        records = _records(stability, layers)
-        ranges = prove_ranges(before, domain, decoded(records, layers, before))
-        return cls(model, before, domain, samples, layers, records, ranges)
+        proofs = streams(_proofs(_records(stability, layers), layers, before, domain))
+        numbered = Proofs(proofs["proof.words"].astype(np.int64), proofs["proof.numbers"])
+        ranges = prove_ranges(before, domain, numbered)
+        return cls(model, before, domain, samples, layers, proofs, ranges)
 
     def supported(self, stability: Stability) -> Stability:
-        """The analysis without the verdicts that the checker cannot prove, and with its ranges for those:
-        what a rewrite may rest on if it is to be certified.
+        """The analysis without the verdicts that the checker cannot prove, and with no other ranges than its
+        own: what a rewrite may rest on if it is to be certified.
         """
-        found, ranges = [], dict(stability.ranges)
+        found = []
         for layer in stability.layers:
             number = self.layers.get(layer.name)
             kind = None if number is None else treatment([self.ranges.layers[number]])[0].kind
@@ -71,24 +75,37 @@ class Groundwork:
                 continue
             lower, upper = layer.lower.copy(), layer.upper.copy()
             known = None if number is None else self.ranges.layers[number]
-            lower[lost] = np.nan if known is None else known.lo[: lost.size][lost]
-            upper[lost] = np.nan if known is None else known.hi[: lost.size][lost]
+            lower[lost] = np.nan if known is None else known.lo[lost]
+            upper[lost] = np.nan if known is None else known.hi[lost]
             verdicts, evidence = layer.verdict.copy(), layer.evidence.copy()
             verdicts[lost], evidence[lost] = Verdict.UNKNOWN, Evidence.NONE
             found.append(replace(layer, verdict=verdicts, evidence=evidence, lower=lower, upper=upper))
-            pre = stability.problem.network[layer.name].inputs[0]
-            ranges[pre] = _widened(ranges[pre], lost, lower, upper)
-        return replace(stability, layers=tuple(found), ranges=ranges)
+        return replace(stability, layers=tuple(found), ranges=self._ranges(stability, found))
 
+    def _ranges(self, stability: Stability, layers: Sequence[LayerStability]) -> dict[str, Interval]:
+        """Of every value of the prover's network: what the checker knows of ReLUs' inputs, and what follows
+        from that by intervals.
+        """
+        import torch
 
-def _widened(known: Interval, which: Any, lower: Any, upper: Any) -> Interval:
-    import torch
+        from relutrim.bounds.interval import input_interval, node_interval
+        from relutrim.bounds.values import Interval
 
-    from relutrim.bounds.values import Interval
-
-    shape, mask = known.lo.shape, torch.as_tensor(which).reshape(known.lo.shape)
-    ends = [torch.as_tensor(end).reshape(shape).to(known.lo) for end in (lower, upper)]
-    return Interval(torch.where(mask, ends[0], known.lo), torch.where(mask, ends[1], known.hi))
+        network, box = stability.problem.network, self.ranges.domain
+        like = stability.ranges[network.input.name].lo
+        ends = Interval(*(torch.as_tensor(end).to(like) for end in (box.lo, box.hi)))
+        found = {network.input.name: input_interval(network, ends)}
+        read = {network[layer.name].inputs[0]: layer for layer in layers if layer.name in self.layers}
+        for node in network.nodes:
+            found[node.name] = node_interval(node, found)
+            if node.name in read:
+                layer = read[node.name]
+                known, shape = self.ranges.layers[self.layers[layer.name]], found[node.name].lo.shape
+                lo = np.where(layer.verdict == Verdict.ACTIVE, np.fmax(known.lo, 0), known.lo)
+                hi = np.where(layer.verdict == Verdict.INACTIVE, np.fmin(known.hi, 0), known.hi)
+                mine = Interval(*(torch.as_tensor(end).reshape(shape).to(like) for end in (lo, hi)))
+                found[node.name] = found[node.name].meet(mine)
+        return found
 
 
 def _certified(stability: Stability) -> Certified:
@@ -112,10 +129,10 @@ def _samples(stability: Stability) -> npt.NDArray[np.float64]:
 
 
 def _layers(graph: Graph, stability: Stability, samples: npt.NDArray[np.float64]) -> dict[str, int]:
-    """The checker's number for each nonlinear node of the prover's network: which computes the same."""
+    """The checker's number for each ReLU of the prover's network: the one that computes the same."""
     import torch
 
-    from relutrim.network.operators import MaxPool, Relu
+    from relutrim.network.operators import Relu
 
     network, few = stability.problem.network, samples[:32]
     mine = run(graph, few)
@@ -123,7 +140,7 @@ def _layers(graph: Graph, stability: Stability, samples: npt.NDArray[np.float64]
     found: dict[str, int] = {}
     free = list(enumerate(graph.layers))
     for node in network.nodes:
-        if isinstance(node.operator, Relu | MaxPool):
+        if isinstance(node.operator, Relu):
             value = theirs[node.name].reshape(len(few), -1).numpy()
             for number, at in free:
                 other = mine[at + 1]
@@ -163,41 +180,36 @@ def _places(graph: Graph, layers: dict[str, int], stability_input: int) -> dict[
     return {name: int(starts[number]) for name, number in layers.items()}
 
 
-def decoded(
-    records: Sequence[tuple[int, Record]], layers: dict[str, int], graph: Graph
-) -> dict[int, list[Any]]:
-    """What :func:`relutrim.certificate.check.hints.decoded` makes of the stored records."""
+def _proofs(
+    records: Sequence[tuple[int, Record]], layers: dict[str, int], graph: Graph, domain: Certified
+) -> list[UnitProof]:
+    """The records in the checker's terms."""
     from relutrim.certificate.records import DOMAIN, TreeRecord
 
-    places = _places(graph, layers, graph.sizes[0])
-    found: dict[int, list[Any]] = {}
+    places, box = _places(graph, layers, graph.sizes[0]), domain.narrowed()
+    found = []
+
+    def at(entry: tuple[str, int]) -> Place:
+        return layers.get(entry[0], -1), entry[1]
+
     for layer, record in records:
-        hint: dict[str, Any] = {"unit": record.entry, "sign": record.sign}
+        proof = UnitProof(layer, record.entry, record.sign, Leaf())
         if isinstance(record, TreeRecord):
-            hint["rows"] = [
-                (entry[1], 0, kind) if kind == DOMAIN else (layers.get(entry[0], -1), entry[1], kind)
-                for entry, kind in record.rows
-            ]
-            hint["cuts"] = [
-                (
-                    (layers.get(cut.neuron[0], -1), cut.neuron[1]),
-                    np.array([places.get(name, 0) + e for name, e in cut.listed], np.int64),
-                    cut.outside,
-                )
-                for cut in record.cuts
-            ]
-            hint["leaves"] = [
-                {
-                    "states": {
-                        (layers.get(name, -1), entry): on for (name, entry), on in leaf.states.items()
-                    },
-                    "at": np.array(list(leaf.duals), np.int64),
-                    "values": np.array(list(leaf.duals.values()), np.float64),
-                    "empty": leaf.empty,
-                }
+            leaves = [
+                ({at(entry): on for entry, on in leaf.states.items()}, Leaf(leaf.duals, leaf.empty))
                 for leaf in record.leaves
             ]
+            proof.rows = [
+                (entry[1], 0, kind) if kind == DOMAIN else (*at(entry), kind) for entry, kind in record.rows
+            ]
+            proof.cuts = [
+                (at(cut.neuron), cut.outside, [places.get(name, 0) + e for name, e in cut.listed])
+                for cut in record.cuts
+            ]
+            tree = of_states(leaves)
         else:
-            hint["lo"], hint["hi"] = record.lo, record.hi
-        found.setdefault(layer, []).append(hint)
+            tree = of_boxes(box.lo, box.hi, record.lo, record.hi)
+        if tree is not None:
+            proof.tree = tree
+            found.append(proof)
     return found

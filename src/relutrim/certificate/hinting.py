@@ -7,18 +7,20 @@ has to be right: a bad hint makes a weak bound or none, never a false one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from relutrim.certificate.check.equal import LINEAR, MATCH, SYMBOL, ZERO, Comparison, Hint
 from relutrim.certificate.check.expressions import Expression
-from relutrim.certificate.check.maps import Affine, Graph
-from relutrim.certificate.check.ranges import Layer, windowed
+from relutrim.certificate.check.maps import Graph
+from relutrim.certificate.check.ranges import Layer
 from relutrim.certificate.check.rounding import Array, Index
 
 _NEAR = 1e-3
 """How far pre-activations of units that do the same may be apart, relative to their size."""
+_TIE = 1e-12
+"""Cosines that differ by less say nothing."""
 _STABLE = 1e-9
 """How far a unit may be from linear or zero and still be called so, relative to its range."""
 
@@ -28,51 +30,28 @@ def run(graph: Graph, batch: Array) -> list[Array]:
     values = [batch]
     for node in graph.nodes:
         inputs, operation = [values[i] for i in node.inputs], node.operation
-        if isinstance(operation, Affine):
-            made = sum(m.forward(x) for m, x in zip(operation.maps, inputs, strict=True))
-            values.append(np.asarray(made if operation.bias is None else made + operation.bias))
+        if operation is None:
+            values.append(np.maximum(inputs[0], 0))
         else:
-            values.append(windowed(inputs[0], operation.windows).max(-1))
+            made = sum(m.forward(x) for m, x in zip(operation.maps, inputs, strict=True))
+            values.append(np.asarray(made + operation.bias))
     return values
 
 
-@dataclass(eq=False)
-class Seen:
-    """What the layers of a network read (maxima: make) on sample inputs: (samples, units), layer by layer."""
-
-    graph: Graph
-    values: list[Array] = field(default_factory=list)
-    pooled: list[bool] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, graph: Graph, samples: Array) -> Seen:
-        """Run it."""
-        found, values = cls(graph), run(graph, samples)
-        for number in graph.layers:
-            node = graph.nodes[number]
-            assert not isinstance(node.operation, Affine)
-            read = values[node.inputs[0]][:, node.operation.windows[:, 0]]
-            found.pooled.append(not node.operation.relu)
-            found.values.append(read if node.operation.relu else values[number + 1])
-        return found
+def seen(graph: Graph, samples: Array) -> list[Array]:
+    """What the layers of a network read on sample inputs: (samples, units), layer by layer."""
+    values = run(graph, samples)
+    return [values[graph.nodes[number].inputs[0]] for number in graph.layers]
 
 
 def treatment(layers: Sequence[Layer]) -> list[Hint]:
     """Which units of MODEL are linear, zero or neither, by the ranges that the checker proved."""
     found = []
     for layer in layers:
-        kind = np.zeros(len(layer.windows), np.uint8)
-        if layer.relu:
-            lo, hi = layer.lo[: len(kind)], layer.hi[: len(kind)]
-            room = _STABLE * np.maximum(np.abs(lo), np.abs(hi))
-            kind[lo >= -room] = LINEAR
-            kind[hi <= room] = ZERO
-        else:
-            lows, highs = (windowed(end, layer.windows) for end in (layer.lo, layer.hi))
-            best = lows.argmax(1)[:, None]
-            top = np.take_along_axis(lows, best, 1)[:, 0]
-            np.put_along_axis(highs, best, -np.inf, 1)
-            kind[top >= highs.max(1)] = LINEAR
+        kind = np.zeros(len(layer.lo), np.uint8)
+        room = _STABLE * np.maximum(np.abs(layer.lo), np.abs(layer.hi))
+        kind[layer.lo >= -room] = LINEAR
+        kind[layer.hi <= room] = ZERO
         found.append(Hint(kind, np.full(kind.size, -1), np.ones(kind.size)))
     return found
 
@@ -81,37 +60,40 @@ def treatment(layers: Sequence[Layer]) -> list[Hint]:
 class Pairing:
     """Units of OUT with units of MODEL."""
 
-    before: Seen
-    after: Seen
+    before: list[Array]
+    after: list[Array]
     model: list[Hint]
 
     def __post_init__(self) -> None:
-        sizes = [hint.kind.size for hint in self.model]
-        self.starts = np.cumsum([0, *sizes])
-        self._every = np.concatenate([*self.before.values, np.zeros((len(self.before.values[0]), 0))], 1)
-        pooled = np.repeat(self.before.pooled, sizes).astype(bool)
-        kinds = np.concatenate([hint.kind for hint in self.model])
-        self._free = {flag: np.flatnonzero((kinds == SYMBOL) & (pooled == flag)) for flag in (False, True)}
-        self._linear = np.flatnonzero((kinds == LINEAR) & ~pooled)
-        self.out = [self._layer(*item) for item in zip(self.after.values, self.after.pooled, strict=True)]
+        self.starts = np.cumsum([0, *(hint.kind.size for hint in self.model)])
+        nothing = np.zeros((len(next(iter(self.before + self.after), ())), 0))
+        self._every = np.concatenate([*self.before, nothing], 1)
+        kinds = np.concatenate([np.zeros(0, np.uint8), *(hint.kind for hint in self.model)])
+        self._free, self._linear = (np.flatnonzero(kinds == kind) for kind in (SYMBOL, LINEAR))
+        self.out = [self._layer(number, values) for number, values in enumerate(self.after)]
         self._alias()
 
-    def _layer(self, values: Array, pooled: bool) -> Hint:
-        place, scale, apart = self._nearest(values, self._free[pooled], once=pooled)
+    def _layer(self, number: int, values: Array) -> Hint:
+        same = number < len(self.model) and self.model[number].kind.size == values.shape[1]
+        place, scale, apart = self._nearest(values, self._free, self.starts[number] if same else None)
+        if number < len(self.before):  # what was 0 on all inputs (two zeros compared by a maximum), in order
+            theirs = np.flatnonzero(~self.before[number].any(0) & (self.model[number].kind == SYMBOL))
+            mine = np.flatnonzero(~values.any(0))
+            if len(mine) == len(theirs):
+                place[mine], apart[mine] = self.starts[number] + theirs, 0.0
         low, high, size = values.min(0), values.max(0), np.abs(values).max(0)
         match = (place >= 0) & ((apart <= _NEAR) | ((low < -1e-9 * size) & (high > 1e-9 * size)))
-        if pooled:
-            kind = np.where(match, MATCH, LINEAR)
-            return Hint(kind.astype(np.uint8), np.where(match, place, -1), scale)
         kind = np.where(match, MATCH, np.where(high + low >= 0, LINEAR, ZERO))
         beside, factor, _ = self._nearest(values, self._linear)
         place, scale = np.where(match, place, beside), np.where(match, scale, factor)
         place = np.where(kind == ZERO, -1, place)
         return Hint(kind.astype(np.uint8), place, np.where(place < 0, 1.0, scale))
 
-    def _nearest(self, values: Array, candidates: Index, *, once: bool = False) -> tuple[Index, Array, Array]:
-        """The candidate that each column is best a positive multiple of, the factor, and its error; of those
-        that are equally good the first, or (``once``) the first that has been chosen least.
+    def _nearest(
+        self, values: Array, candidates: Index, start: int | None = None
+    ) -> tuple[Index, Array, Array]:
+        """The candidate that each column is best a positive multiple of, the factor, and its error. Of those
+        that are equally good, the one at its own place from ``start`` on, or the first.
         """
         count = values.shape[1]
         nothing = np.full(count, -1), np.ones(count), np.full(count, np.inf)
@@ -121,11 +103,9 @@ class Pairing:
         norms, own = np.linalg.norm(theirs, axis=0), np.linalg.norm(values, axis=0)
         with np.errstate(all="ignore"):
             cosines = np.nan_to_num((values / own).T @ (theirs / norms), nan=-1.0)
-        best, chosen = cosines.argmax(1), np.zeros(len(candidates), np.int64)
-        for row in range(count if once else 0):
-            equal = np.flatnonzero(cosines[row] >= cosines[row, best[row]] - 1e-12)
-            best[row] = equal[chosen[equal].argmin()]
-            chosen[best[row]] += 1
+        if start is not None:
+            cosines[start + np.arange(count)[:, None] == candidates] += _TIE
+        best = cosines.argmax(1)
         some = cosines[np.arange(count), best] > 0
         found = theirs[:, best]
         with np.errstate(all="ignore"):
@@ -147,7 +127,7 @@ class Pairing:
             start = self.starts[number]
             free = start + np.flatnonzero(hint.kind == SYMBOL)
             own = np.isin(free, matched)
-            if self.before.pooled[number] or own.all():
+            if own.all():
                 continue
             free = np.concatenate([free[own], free[~own]])
             size = np.linalg.norm(self._every[:, free], axis=0)
@@ -169,14 +149,14 @@ class Pairing:
                 else:
                     first[row] = False
 
-    def exactly(self, hint: Hint, inputs: Expression, comparison: Comparison, *, relu: bool) -> Hint:
+    def exactly(self, hint: Hint, inputs: Expression, comparison: Comparison) -> Hint:
         """A hint with scales refined by the expressions themselves: of 1, what was seen, and the ratio of the
         largest coefficients, whichever leaves least between both.
         """
         at = np.flatnonzero(hint.place >= 0)
-        if not at.size or not relu:
+        if not at.size:
             return hint
-        near, _ = comparison.named(comparison.groups(hint.place[at], relu=True))
+        near = comparison.named(hint.place[at]).inputs
         own = inputs.take(at)
         ids = np.union1d(own.ids, near.ids)
         mine, theirs = own.over(ids), near.over(ids)

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 Entry: TypeAlias = tuple[str, int]
 """A value's name and a flat index."""
 
-EQUATION, ACTIVE, DOMAIN = (KINDS.index(kind) for kind in ("equation", "active", "domain"))
+EQUATION, ABOVE, BELOW, DOMAIN = map(KINDS.index, ("equation", "above", "below", "domain"))
+ACTIVE = -1
+"""A row ``x - a v`` of a neuron that is always on: to the checker its equation and ``x = y``."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,9 @@ def _tree(proof: Proof, backward: Backward) -> TreeRecord:
 
     cuts = proof.cuts
     for leaf in proof.leaves:  # all rows first: cuts are numbered behind them
-        for number in leaf.rows:
-            row(named[number])
+        for number, dual in leaf.rows.items():
+            for which in _meant(*named[number], dual):
+                row(which)
     for cut in cuts:
         neuron = model.neurons[cut.neuron]
         outside = 2 * int(cut.chosen.sum()) > len(cut.chosen)
@@ -115,7 +118,8 @@ def _tree(proof: Proof, backward: Backward) -> TreeRecord:
     for leaf in proof.leaves:
         duals: dict[int, float] = {}
         for number, dual in leaf.rows.items():
-            duals[row(named[number])] = duals.get(row(named[number]), 0.0) + dual
+            for which in _meant(*named[number], dual):
+                duals[row(which)] = duals.get(row(which), 0.0) + dual
         for cut, dual in leaf.cuts:
             number = number_of[id(cut)]
             duals[len(record.rows) + number] = dual
@@ -125,6 +129,13 @@ def _tree(proof: Proof, backward: Backward) -> TreeRecord:
         states = {(model.neurons[n].relu, model.neurons[n].entry): bool(on) for n, on in leaf.states.items()}
         record.leaves.append(LeafRecord(states, duals, math.isinf(leaf.bound)))
     return record
+
+
+def _meant(entry: Entry, kind: int, dual: float) -> list[tuple[Entry, int]]:
+    """The checker's rows whose sum, times the multiplier, is a row of the program."""
+    if kind != ACTIVE:
+        return [(entry, kind)]
+    return [(entry, EQUATION), (entry, ABOVE if dual > 0 else BELOW)]
 
 
 def _rows(model: Model) -> list[tuple[Entry, int]]:

@@ -21,14 +21,13 @@ from relutrim.certificate.check import Report, check, read_front
 from relutrim.certificate.check.archive import DOCUMENT, DTYPES, MODELS, SCHEMA, sha256
 from relutrim.certificate.check.domain import Domain as Certified
 from relutrim.certificate.check.equal import MATCH, Comparison, Hint
-from relutrim.certificate.check.hints import TABLES
 from relutrim.certificate.check.maps import Graph
-from relutrim.certificate.groundwork import Groundwork, decoded
-from relutrim.certificate.hinting import Pairing, Seen, treatment
+from relutrim.certificate.check.ranges import Layer
+from relutrim.certificate.groundwork import Groundwork
+from relutrim.certificate.hinting import Pairing, seen, treatment
 from relutrim.errors import CheckFailed, InputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from relutrim.certificate.records import Record
     from relutrim.network.graph import Network
     from relutrim.prove.stability import Stability
     from relutrim.rewrite.draft import Step
@@ -94,33 +93,39 @@ def certify(
     from relutrim.formats.onnx.write import network_to_proto
 
     out = network_to_proto(stored).SerializeToString(deterministic=True)
-    before, after = work.graph, work.domain.in_front(read_front(out, "out"))
-    arrays = _domain_arrays(work.domain)
-    proofs = _stored_proofs(work.records, work.layers, before, arrays)
+    before, after = work.graph, read_front(out, "out", domain=work.domain)
     samples = work.samples
     if samples.size == 0:
         raise InputError("no input is known to lie in the domain, so no hints for a certificate can be found")
     hints_before = treatment(work.ranges.layers)
-    pairing = Pairing(Seen.of(before, samples), Seen.of(after, samples), hints_before)
+    pairing = Pairing(seen(before, samples), seen(after, samples), hints_before)
     comparison = Comparison(before, work.ranges, lambda n, _: pairing.model[n])
     hints: list[Hint] = []
 
     def hint(number: int, inputs: Any) -> Hint:
-        relu = not pairing.after.pooled[number]
-        hints.append(pairing.exactly(pairing.out[number], inputs, comparison, relu=relu))
+        hints.append(pairing.exactly(pairing.out[number], inputs, comparison))
         return hints[-1]
 
     bounds = comparison.bounds(after, hint)
+    slack = [_slack(*one) for one in zip(comparison.slack, work.ranges.layers, strict=True)]
+    allowed = limits or [np.full(len(bound), np.inf) for bound in bounds]
+    claims = [_claim(*one) for one in zip(before.outputs, bounds, allowed, strict=True)]
+    arrays = _domain_arrays(work.domain) | work.proofs
+    arrays |= _hint_arrays("layers", pairing.model) | _hint_arrays("out", hints)
+    arrays["layers.slack"] = np.array(slack, "<f8")
+    arrays["outputs.bound"] = np.concatenate([np.zeros(0), *claims]).astype("<f8")
     document = {
         "schema": SCHEMA,
         "relutrim": __version__,
         "model": {},
         "out": {},
-        "domain": _domain_text(stability, work.domain),
-        "layers": _layer_texts(before, pairing.model, arrays, "layer", comparison.slack, work.ranges.layers),
-        "proofs": proofs,
-        "out_layers": _layer_texts(after, hints, arrays, "out", None, None),
-        "outputs": _output_texts(before, bounds, limits, arrays),
+        "domain": {"origin": stability.domain.origin, "text": str(work.domain)[:300]},
+        "layers": _layer_texts(before, pairing.model),
+        "out_layers": _layer_texts(after, hints),
+        "outputs": [
+            {"name": name, "largest": float(claim.max(initial=0.0))}
+            for name, claim in zip(before.outputs, claims, strict=True)
+        ],
         "tolerance": tolerance,
         "rewrites": [{"name": s.rewrite, "node": s.node, "text": s.text} for s in steps],
         "arrays": {},
@@ -191,115 +196,45 @@ def _domain_arrays(domain: Certified) -> dict[str, npt.NDArray[Any]]:
     return {f"domain.{name}": np.asarray(array, "<f8") for name, array in every.items() if array is not None}
 
 
-def _domain_text(stability: Stability, domain: Certified) -> dict[str, Any]:
-    names = ("lo", "hi", "rows", "lower", "upper", "mean", "std")
-    text = {name: None if getattr(domain, name) is None else f"domain.{name}" for name in names}
-    return {**text, "origin": stability.domain.origin, "text": str(domain)[:300]}
-
-
-def _stored_proofs(
-    records: Sequence[tuple[int, Record]],
-    layers: dict[str, int],
-    graph: Graph,
-    arrays: dict[str, npt.NDArray[Any]],
-) -> int:
-    """How many hints there are; their numbers go to ``arrays``."""
-    if records:
-        hints = [next(iter(decoded([one], layers, graph).items())) for one in records]
-        arrays |= tables_of([(layer, hint) for layer, (hint,) in hints], graph.sizes[0])
-    return len(records)
-
-
-def tables_of(hints: Sequence[tuple[int, dict[str, Any]]], inputs: int) -> dict[str, npt.NDArray[Any]]:
-    """Hints with the numbers of their layers as the tables of :mod:`relutrim.certificate.check.hints`."""
-    lists: dict[str, list[Any]] = {name: [] for name in (*TABLES, "values")}
-    boxes: dict[bytes, int] = {}
-
-    def put(name: str, items: Sequence[Any]) -> tuple[int, int]:
-        lists[name].extend(items)
-        return len(lists[name]) - len(items), len(lists[name])
-
-    for layer, hint in hints:
-        both = np.concatenate([hint["lo"], hint["hi"]], 1) if "lo" in hint else np.zeros((0, 2 * inputs))
-        parts = [boxes.setdefault(box.tobytes(), len(boxes)) for box in both]
-        rows = put("rows", hint.get("rows", ()))
-        cuts = [
-            (*place, int(outside), *put("subset", listed.tolist()))
-            for place, listed, outside in hint.get("cuts", ())
-        ]
-        leaves = []
-        for leaf in hint.get("leaves", ()):
-            states = put("states", [(*place, int(on)) for place, on in leaf["states"].items()])
-            put("values", leaf["values"].tolist())
-            leaves.append((*states, *put("at", leaf["at"].tolist()), int(leaf["empty"])))
-        stretches = (*rows, *put("cuts", cuts), *put("leaves", leaves), *put("part", parts))
-        put("hints", [(layer, hint["unit"], hint["sign"], *stretches)])
-    found = {
-        f"proof.{name}": np.array(lists[name], "<i4").reshape(
-            len(lists[name]), *([columns] if columns else [])
-        )
-        for name, columns in TABLES.items()
+def _hint_arrays(stem: str, hints: Sequence[Hint]) -> dict[str, npt.NDArray[Any]]:
+    """The hints of all layers, one behind the other."""
+    types = {"kind": "|u1", "place": "<i4", "scale": "<f8"}
+    return {
+        f"{stem}.{name}": np.concatenate([np.zeros(0), *(getattr(hint, name) for hint in hints)]).astype(kind)
+        for name, kind in types.items()
     }
-    ends = np.frombuffer(b"".join(boxes), "<f8").reshape(len(boxes), 2, inputs)
-    found |= {"proof.lo": ends[:, 0], "proof.hi": ends[:, 1]}
-    return {**found, "proof.values": np.array(lists["values"], "<f8")}
 
 
-def _layer_texts(
-    graph: Graph,
-    hints: Sequence[Hint],
-    arrays: dict[str, npt.NDArray[Any]],
-    stem: str,
-    slack: Sequence[float] | None,
-    ranges: Any,
-) -> list[dict[str, Any]]:
-    found = []
-    for number, (at, hint) in enumerate(zip(graph.layers, hints, strict=True)):
-        name = f"{stem}{number}"
-        entry: dict[str, Any] = {
+def _layer_texts(graph: Graph, hints: Sequence[Hint]) -> list[dict[str, Any]]:
+    """For a reader: what there is in each layer."""
+    kinds = ("symbol", "linear", "zero", "match")
+    return [
+        {
             "name": graph.nodes[at].name,
             "size": int(hint.kind.size),
-            "kind": f"{name}.kind",
+            "counts": dict(zip(kinds, np.bincount(hint.kind, minlength=MATCH + 1).tolist(), strict=True)),
         }
-        arrays[f"{name}.kind"] = hint.kind.astype("|u1")
-        named = bool((hint.place >= 0).any())
-        entry |= {key: f"{name}.{key}" if named else None for key in ("place", "scale")}
-        if named:
-            arrays[f"{name}.place"] = hint.place.astype("<i4")
-            arrays[f"{name}.scale"] = hint.scale.astype("<f8")
-        entry["counts"] = dict(
-            zip(
-                ("symbol", "linear", "zero", "match"),
-                np.bincount(hint.kind, minlength=MATCH + 1).tolist(),
-                strict=True,
-            )
+        for at, hint in zip(graph.layers, hints, strict=True)
+    ]
+
+
+def _slack(slack: float, layer: Layer) -> float:
+    """What is claimed of a layer's units that are called linear or zero."""
+    reach = float(np.abs([layer.lo, layer.hi]).max(initial=1.0))
+    return _finite(2 * slack + 1e-12 * reach, "a layer")
+
+
+def _claim(name: str, bound: Any, limit: Any) -> npt.NDArray[np.float64]:
+    """What is claimed of an output, if it is within its limit."""
+    _finite(float(bound.max(initial=0.0)), f"output {name!r}")
+    limit = limit.reshape(-1)
+    if not (bound <= limit).all():
+        raise CheckFailed(
+            f"output {name!r} can be certified to be within {bound.max():.3g} of the original's only, and "
+            f"{limit.max():.3g} is what the tolerance allows; use a larger tolerance, or leave the "
+            "certificate away"
         )
-        if slack is not None:
-            reach = float(np.abs([ranges[number].lo, ranges[number].hi]).max(initial=1.0))
-            entry["slack"] = _finite(2 * slack[number] + 1e-12 * reach, f"layer {number}")
-        found.append(entry)
-    return found
-
-
-def _output_texts(
-    graph: Graph, bounds: Sequence[Any], limits: Sequence[Any] | None, arrays: dict[str, npt.NDArray[Any]]
-) -> list[dict[str, Any]]:
-    found = []
-    for number, (name, bound) in enumerate(zip(graph.outputs, bounds, strict=True)):
-        claim = bound * _ROOM
-        if limits is not None:
-            limit = limits[number].reshape(-1)
-            claim = np.where(bound <= limit, np.minimum(claim, np.maximum(limit, bound)), claim)
-            if not (bound <= limit).all():
-                raise CheckFailed(
-                    f"output {name!r} can be certified to be within {bound.max():.3g} of the "
-                    f"original's only, and {limit.max():.3g} is what the tolerance allows; use a larger "
-                    "tolerance, or leave the certificate away"
-                )
-        most = _finite(float(claim.max(initial=0.0)), f"output {name!r}")
-        arrays[f"output{number}.bound"] = claim.astype("<f8")
-        found.append({"name": name, "bound": f"output{number}.bound", "largest": most})
-    return found
+    return np.asarray(np.minimum(bound * _ROOM, limit))
 
 
 def _finite(number: float, what: str) -> float:

@@ -10,27 +10,26 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from relutrim.certificate.check import hull
 from relutrim.certificate.check.archive import MODELS, Archive, need, open_archive, sha256
 from relutrim.certificate.check.call import MOST
 from relutrim.certificate.check.domain import Domain
 from relutrim.certificate.check.equal import Comparison, Hint, Hints
-from relutrim.certificate.check.hints import decoded
-from relutrim.certificate.check.maps import Graph
-from relutrim.certificate.check.ranges import Layer, Ranges, fills
+from relutrim.certificate.check.maps import Graph, Map
+from relutrim.certificate.check.proofs import Proofs
+from relutrim.certificate.check.ranges import Ranges
 from relutrim.certificate.check.read import read
 from relutrim.certificate.check.rounding import ETA
 from relutrim.errors import CheckFailed, InputError, RelutrimError
 
 Asked = Domain
 """A set of inputs that the certificate must cover; single numbers stand for all inputs."""
-_PARTS = 64
 SECONDS = 600.0
 """How long a check may take, unless someone says otherwise."""
 _FOREVER = float("inf")
@@ -60,63 +59,55 @@ def check(
 
     ``translated`` gives the ONNX of a model in another format (``model`` or ``out``), where someone can tell.
     """
+    with _answered():
+        deadline, report, archive = time.monotonic() + seconds, Report(), open_archive(certificate)
+        if tolerance is not None and not 0 <= tolerance < _FOREVER:
+            raise InputError(
+                f"a tolerance of {tolerance:g} makes no sense; it is how far outputs may be away"
+            )
+        domain = _domain(archive)
+        model_content, out_content = (
+            _certified(archive, key, content, report, translated, deadline)
+            for key, content in (("model", model), ("out", out))
+        )
+        before = read_front(model_content, "model", deadline, domain)
+        after = read_front(out_content, "out", deadline, domain)
+        _same_ends(before, after)
+        _covered(domain, asked, before, report)
+        streams = {"words": "int32", "numbers": "float64"}
+        proofs = Proofs(*(archive.array(f"proof.{name}", dtype, (-1,)) for name, dtype in streams.items()))
+        ranges = prove_ranges(before, domain, proofs, report, deadline)
+        comparison = Comparison(before, ranges, _hints(archive, "layers", before))
+        _claimed_slack(archive, comparison, report)
+        bounds = comparison.bounds(after, _hints(archive, "out", after))
+        _claimed_bounds(archive, before, bounds, report)
+        if tolerance is not None and not report.bound <= tolerance:
+            raise CheckFailed(f"OUT is within {report.bound:.6g} of MODEL, and {tolerance:g} was asked for")
+        return report
+
+
+@contextmanager
+def _answered() -> Iterator[None]:
+    """Whatever goes wrong inside: nothing was proved."""
     try:
         with np.errstate(all="ignore"):  # what overflows proves nothing
-            return _checked(
-                {"model": model, "out": out},
-                certificate,
-                asked,
-                tolerance,
-                translated,
-                time.monotonic() + seconds,
-            )
+            if not (np.array([ETA]) * 1.0 > 0).all():
+                raise CheckFailed("this process flushes denormal numbers to zero: nothing can be proved")
+            yield
     except RelutrimError:
         raise
     except (MemoryError, RecursionError) as error:
         raise CheckFailed(f"not checked: it takes too much memory ({type(error).__name__})") from None
-    except Exception as error:  # whatever it is: nothing was proved
+    except Exception as error:
         raise CheckFailed(
             f"what the certificate or a model says makes no sense ({type(error).__name__}: {error})"
         ) from None
 
 
-def _checked(
-    files: Mapping[str, bytes],
-    certificate: bytes,
-    asked: Asked | None,
-    tolerance: float | None,
-    translated: Callable[[str], bytes | None] | None,
-    deadline: float,
-) -> Report:
-    if tolerance is not None and not 0 <= tolerance < _FOREVER:
-        raise InputError(f"a tolerance of {tolerance:g} makes no sense; it is how far an output may be away")
-    if not (np.array([ETA]) * 1.0 > 0).all():
-        raise CheckFailed("this process flushes denormal numbers to zero, so that nothing can be proved")
-    report, archive = Report(), open_archive(certificate)
-    model, out = (_graph(archive, key, files[key], report, translated, deadline) for key in NAMES)
-    domain = _domain(archive, model.sizes[0])
-    _same_ends(model, out)
-    report.lines.append(f"domain: {domain!s:.300}")
-    if asked is not None:
-        why = domain.contains(asked.spread(domain.lo.size, model.shape[1] if len(model.shape) > 2 else 1))
-        if why is not None:
-            raise CheckFailed(f"the certified domain does not contain the one asked for: {why}")
-        report.lines.append("the domain asked for lies in it")
-    before, after = (domain.in_front(graph) for graph in (model, out))
-    ranges = prove_ranges(before, domain, decoded(archive), report, deadline)
-    comparison = Comparison(before, ranges, _hints(archive, "layers"))
-    _claimed_slack(archive, comparison, report)
-    bounds = comparison.bounds(after, _hints(archive, "out_layers"))
-    _claimed_bounds(archive, model, bounds, report)
-    if tolerance is not None and not report.bound <= tolerance:
-        raise CheckFailed(f"OUT is within {report.bound:.6g} of MODEL, and {tolerance:g} was asked for")
-    return report
-
-
-def read_front(content: bytes, key: str, deadline: float = _FOREVER) -> Graph:
-    """A model, with the file named in what goes wrong."""
+def read_front(content: bytes, key: str, deadline: float = _FOREVER, domain: Domain | None = None) -> Graph:
+    """A model behind the domain's normalisation, with the file named in what goes wrong."""
     try:
-        return read(content, deadline)
+        return read(content, deadline, domain)
     except RelutrimError as error:
         raise error.at(NAMES[key]) from None
 
@@ -125,56 +116,40 @@ def read_front(content: bytes, key: str, deadline: float = _FOREVER) -> Graph:
 def prove_ranges(
     graph: Graph,
     domain: Domain,
-    hints: Mapping[int, Sequence[dict[str, Any] | Callable[[], dict[str, Any]]]],
+    proofs: Proofs | None = None,
     report: Report | None = None,
     deadline: float = _FOREVER,
 ) -> Ranges:
-    """The ranges of all layers' inputs: intervals, linear bounds, and then what hints prove."""
-    ranges = Ranges(graph, domain.narrowed(), deadline)
+    """The ranges of all layers' inputs: intervals, linear bounds, and then what proofs add."""
+    ranges, used = Ranges(graph, domain.narrowed(), deadline), 0
     while (layer := ranges.advance()) is not None:
         at, known = len(ranges.layers), [len(layer.open())]
-        ranges.tighten(layer, layer.open)
+        if not graph.nodes[graph.layers[at]].minor:
+            ranges.tighten(layer, layer.open)
         known.append(len(layer.open()))
-        for hint in hints.get(at, ()):
-            ranges.in_time()
-            _use(ranges, layer, hint() if callable(hint) else hint)
-        known.append(len(layer.open()))
+        while proofs is not None and proofs.layer() == at:
+            proofs.use(ranges, layer)
+            used += 1
         ranges.close(layer)
         if report is not None:
             report.lines.append(
-                f"layer {at} ({graph.nodes[graph.layers[at]].name[:60]}): {len(layer.windows)} "
-                f"{'ReLUs' if layer.relu else 'maxima'}; of their inputs have one sign by intervals "
-                f"{len(layer.lo) - layer.relu - known[0]}, by linear bounds {known[0] - known[1]} more, by "
-                f"{len(hints.get(at, ()))} hints {known[1] - known[2]} more"
+                f"layer {at} ({graph.nodes[graph.layers[at]].name[:60]}): {len(layer.lo)} ReLUs; of their "
+                f"inputs have one sign by intervals {len(layer.lo) - known[0]}, by linear bounds "
+                f"{known[0] - known[1]} more, by {used} proofs so far {known[1] - len(layer.open())} more"
             )
+    if proofs is not None and proofs.layer() != -1:
+        raise InputError(f"a proof for layer {proofs.layer()} is not there, or not in its place")
     return ranges
 
 
-def _use(ranges: Ranges, layer: Layer, hint: dict[str, Any]) -> None:
-    """A hint's bound, if it proves one."""
-    sign, entry = float(hint["sign"]), hint["unit"]
-    if not 0 <= entry < len(layer.lo) or abs(sign) != 1:
-        raise InputError("a hint names a unit that MODEL does not have")
-    if "leaves" in hint:
-        lower = hull.bound(ranges, layer, hint)
-    else:
-        lo, hi, lower = hint["lo"], hint["hi"], np.inf
-        if len(ranges.domain.rows) or not fills(ranges.domain.lo, ranges.domain.hi, lo, hi, ranges.in_time):
-            return
-        for at in range(0, len(lo), _PARTS):
-            low, high = ranges.on_parts(layer, lo[at : at + _PARTS], hi[at : at + _PARTS])
-            lower = np.minimum(lower, (low if sign > 0 else -high)[:, entry].min())  # NaN stays
-    layer.meet(np.array([entry]), sign, np.array([lower]))
-
-
-def _graph(
+def _certified(
     archive: Archive,
     key: str,
     content: bytes,
     report: Report,
     translated: Callable[[str], bytes | None] | None,
     deadline: float,
-) -> Graph:
+) -> bytes:
     """The model that is certified, if the file is the one that the certificate is about."""
     said, name = need(archive.document, key, dict), NAMES[key]
     wanted = need(said, "sha256", str)
@@ -186,7 +161,7 @@ def _graph(
             raise CheckFailed(f"{name} is not one whole gzip file")
     if sha256(unpacked) == wanted:
         report.lines.append(f"{name}: sha256 {wanted}{'' if unpacked is content else ', unpacked'}")
-        return read_front(unpacked, key, deadline)
+        return unpacked
     given = said.get("given")
     if not isinstance(given, dict) or sha256(content) != given.get("sha256"):
         raise CheckFailed(f"{name} is not the file that the certificate is about: its sha256 is another")
@@ -194,40 +169,56 @@ def _graph(
     if inside is None or sha256(inside) != wanted:
         raise CheckFailed(f"the certificate holds no ONNX for {name}, or another one than it says")
     report.lines.append(f"{name}: sha256 {given['sha256']}, through the ONNX inside, sha256 {wanted}")
-    other, found = None if translated is None else translated(key), read_front(inside, key, deadline)
-    if other is None or _parts(read_front(other, key, deadline)) != _parts(found):
+    other = None if translated is None else translated(key)
+    if other is None or _numbers(read_front(other, key, deadline)) != _numbers(
+        read_front(inside, key, deadline)
+    ):
         raise CheckFailed(f"not checked: that the ONNX inside is what {name} computes; use 'relutrim check'")
-    return found
+    return inside
 
 
-def _parts(one: Any) -> list[Any]:
+def _numbers(graph: Graph) -> Any:
     """All that a graph consists of, apart from names."""
-    if isinstance(one, np.ndarray):
-        return [one.shape, one.tobytes()]
-    if is_dataclass(one) and not isinstance(one, type):
-        one = [type(one), *(getattr(one, f.name) for f in fields(one) if "name" not in f.name)]
-    if isinstance(one, list | tuple | dict):
-        every = list(one.values()) if isinstance(one, dict) else one
-        return [len(every), *(part for item in every for part in _parts(item))]
-    return [one]
+    nodes = [
+        (node.inputs, node.operation and [node.operation.bias.tobytes(), *map(_arrays, node.operation.maps)])
+        for node in graph.nodes
+    ]
+    ends = [(value.number, value.shape, value.steps) for value in graph.outputs.values()]
+    return graph.shape, graph.sizes, nodes, ends
 
 
-def _domain(archive: Archive, size: int) -> Domain:
-    said = need(archive.document, "domain", dict)
-    rows = archive.array(said.get("rows"), "float64", (-1, size))
-    lo, hi = (archive.array(said.get(name), "float64", (size,)) for name in ("lo", "hi"))
-    lower, upper = (
-        archive.array(said.get(name), "float64", (len(rows),), infinite=True) for name in ("lower", "upper")
+def _arrays(one: Map) -> list[Any]:
+    return [None if array is None else (array.shape, array.tobytes()) for array in vars(one).values()]
+
+
+def _domain(archive: Archive) -> Domain:
+    lo = archive.array("domain.lo", "float64", (-1,))
+    hi, rows = (
+        archive.array("domain.hi", "float64", lo.shape),
+        archive.array("domain.rows", "float64", (-1, lo.size)),
     )
-    mean, std = (
-        None if said.get(name) is None else archive.array(said.get(name), "float64", (size,))
-        for name in ("mean", "std")
-    )
+    ends = [f"domain.{name}" for name in ("lower", "upper")]
+    lower, upper = (archive.array(name, "float64", (len(rows),), infinite=True) for name in ends)
     if not ((lo <= hi).all() and (lower <= upper).all()) or len(rows) > 1024:
         raise InputError("the certified domain is empty, or has too many constraints")
-    if (mean is None) != (std is None) or (std is not None and not (std > 0).all()):
+    if not {"domain.mean", "domain.std"} & set(archive.arrays):
+        return Domain(lo, hi, rows, lower, upper)
+    mean, std = (archive.array(f"domain.{name}", "float64", lo.shape) for name in ("mean", "std"))
+    if not (std > 0).all():
         raise InputError("the certified domain's normalisation makes no sense")
     return Domain(lo, hi, rows, lower, upper, mean, std)
+
+
+def _covered(domain: Domain, asked: Asked | None, graph: Graph, report: Report) -> None:
+    """The certified domain is one of MODEL's inputs, and contains the one asked for."""
+    if graph.sizes[0] != domain.lo.size:
+        raise InputError(f"the certified domain has {domain.lo.size} inputs, and MODEL {graph.sizes[0]}")
+    report.lines.append(f"domain: {domain!s:.300}")
+    if asked is not None:
+        why = domain.contains(asked.spread(domain.lo.size, graph.shape[1] if len(graph.shape) > 2 else 1))
+        if why is not None:
+            raise CheckFailed(f"the certified domain does not contain the one asked for: {why}")
+        report.lines.append("the domain asked for lies in it")
 
 
 def _same_ends(before: Graph, after: Graph) -> None:
@@ -242,44 +233,30 @@ def _same_ends(before: Graph, after: Graph) -> None:
         raise CheckFailed(f"inputs, outputs or tails differ: MODEL {ends[0]!r:.200}, OUT {ends[1]!r:.200}")
 
 
-def _hints(archive: Archive, key: str) -> Hints:
-    said = need(archive.document, key, list)
-
-    def hint(number: int, inputs: Any) -> Hint:
-        if number >= len(said):
-            raise InputError(f"the certificate has hints for {len(said)} {key} only")
-        size = need(said[number], "size", int)
-        kind = archive.array(said[number].get("kind"), "uint8", (size,))
-        if said[number].get("place") is None:
-            return Hint(kind, np.full(size, -1), np.ones(size))
-        place = archive.array(said[number].get("place"), "int32", (size,))
-        return Hint(kind, place, archive.array(said[number].get("scale"), "float64", (size,)))
-
-    return hint
+def _hints(archive: Archive, stem: str, graph: Graph) -> Hints:
+    """The hints of all layers lie one behind the other."""
+    ends = np.cumsum([graph.sizes[at + 1] for at in graph.layers], dtype=np.int64)
+    types, size = {"kind": "uint8", "place": "int32", "scale": "float64"}, int(ends[-1:].sum())
+    every = [archive.array(f"{stem}.{name}", dtype, (size,)) for name, dtype in types.items()]
+    split = [np.split(array, ends) for array in every]
+    return lambda number, _: Hint(*(parts[number] for parts in split))
 
 
 def _claimed_slack(archive: Archive, comparison: Comparison, report: Report) -> None:
-    said = need(archive.document, "layers", list)
-    if len(said) != len(comparison.slack):
-        raise CheckFailed(f"the certificate has {len(said)} layers, and MODEL {len(comparison.slack)}")
-    for number, (entry, slack) in enumerate(zip(said, comparison.slack, strict=True)):
-        claimed = need(entry, "slack", float)
-        if not slack <= claimed:
-            what = f"linear or zero up to {slack:.3g} only, not {claimed:.3g}"
-            raise CheckFailed(f"layer {number}: units that are said to be so are {what}")
+    claimed = archive.array("layers.slack", "float64", (len(comparison.slack),))
+    for number in np.flatnonzero(~(np.array(comparison.slack) <= claimed))[:1]:
+        what = f"linear or zero up to {comparison.slack[number]:.3g} only, not {claimed[number]:.3g}"
+        raise CheckFailed(f"layer {number}: units that are said to be so are {what}")
     report.lines.append("all units that are said to be linear or zero on the domain are proved to be so")
 
 
 def _claimed_bounds(archive: Archive, graph: Graph, bounds: list[Any], report: Report) -> None:
-    said = need(archive.document, "outputs", list)
-    if len(said) != len(bounds):
-        raise CheckFailed(f"the certificate has bounds for {len(said)} outputs, and MODEL has {len(bounds)}")
-    report.bound, report.bounds = 0.0, bounds
-    for entry, name, bound in zip(said, graph.outputs, bounds, strict=True):
-        claimed = archive.array(need(entry, "bound", str), "float64", bound.shape)
+    every = archive.array("outputs.bound", "float64", (sum(map(len, bounds)),))
+    parts = np.split(every, np.cumsum([len(bound) for bound in bounds]))
+    report.bound, report.bounds = float(every.max(initial=0.0)), bounds
+    for name, claimed, bound in zip(graph.outputs, parts, bounds, strict=False):
         for at in np.flatnonzero(~(bound <= claimed))[:1]:
             what = f"{bound[at]:.6g} of MODEL's, and {claimed[at]:.6g} is claimed"
             raise CheckFailed(f"output {name!r}: entry {at} is proved to be within {what}")
-        largest = float(claimed.max(initial=0.0))
-        report.bound = max(report.bound, largest)
+        largest = claimed.max(initial=0.0)
         report.lines.append(f"output {name!r}: {bound.size} entries within {largest:.6g} of MODEL's")

@@ -39,10 +39,10 @@ class Archive:
     models: dict[str, bytes]
 
     def array(
-        self, name: Any, dtype: str, shape: tuple[int, ...], *, infinite: bool = False
+        self, name: str, dtype: str, shape: tuple[int, ...], *, infinite: bool = False
     ) -> np.ndarray[Any, Any]:
         """An array that must have this type and this shape (-1: any length), of finite numbers."""
-        found = self.arrays.get(name) if isinstance(name, str) else None
+        found = self.arrays.get(name)
         if found is None:
             raise InputError(f"the certificate has no array {name!r}")
         fits = len(shape) == found.ndim and all(a in (-1, b) for a, b in zip(shape, found.shape, strict=True))
@@ -56,8 +56,6 @@ class Archive:
 def need(entry: Any, key: str, kind: type[T]) -> T:
     """A member of a JSON object, of a type."""
     found = entry.get(key) if isinstance(entry, dict) else None
-    if kind is float and type(found) is int:
-        found = float(found)
     if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
         raise InputError(f"the certificate's {key!r} is missing or is no {kind.__name__}")
     return found

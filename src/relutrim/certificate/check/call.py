@@ -12,14 +12,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from relutrim.certificate.check.maps import Affine, Map, Maximum, Node, Value
+from relutrim.certificate.check.maps import Affine, Map, Node, Value
 from relutrim.certificate.check.rounding import Array, Index
 from relutrim.errors import CheckFailed, InputError, UnsupportedError
 
 MOST = 2**24
 """No tensor of a network may have more entries."""
 _WIDTHS = {TensorProto.FLOAT: 4, TensorProto.DOUBLE: 8, TensorProto.INT64: 8, TensorProto.INT32: 4}
-_WIDTHS[TensorProto.BOOL] = 1
 
 Tensor: TypeAlias = Value | np.ndarray[Any, Any]
 
@@ -39,18 +38,13 @@ def places(shape: Sequence[int]) -> Index:
 
 def decoded(tensor: onnx.TensorProto) -> np.ndarray[Any, Any]:
     """The numbers of a stored tensor, whose size is known to agree with what is stored."""
-    stored = (
-        tensor.data_location == TensorProto.EXTERNAL or tensor.external_data or tensor.HasField("segment")
-    )
-    if stored or tensor.data_type not in _WIDTHS:
+    outside = tensor.data_location == TensorProto.EXTERNAL or tensor.external_data
+    if outside or tensor.HasField("segment") or tensor.data_type not in _WIDTHS:
         raise UnsupportedError(f"the tensor {tensor.name!r} lies in another file, or is of a type not read")
     size = size_of(tensor.dims)
     if tensor.HasField("raw_data") and len(tensor.raw_data) != size * _WIDTHS[tensor.data_type]:
         raise InputError(f"the tensor {tensor.name!r} does not hold {size} numbers")
-    try:
-        return np.asarray(numpy_helper.to_array(tensor))
-    except ValueError as error:
-        raise InputError(f"the tensor {tensor.name!r} is damaged ({error})") from None
+    return np.asarray(numpy_helper.to_array(tensor))
 
 
 @dataclass
@@ -58,7 +52,6 @@ class Draft:
     """A graph in the making."""
 
     opset: int
-    double: bool
     deadline: float
     sizes: list[int] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
@@ -120,25 +113,25 @@ class Call:
         return [int(n) for n in found.reshape(-1)]
 
     def emit(
-        self, maps: Sequence[Map], inputs: Sequence[Value], shape: Sequence[int], bias: Array | None = None
+        self, maps: Sequence[Map], inputs: Sequence[Value], shape: Sequence[int], bias: Any = 0.0
     ) -> Value:
         """A new affine value; a mere renaming is none."""
-        operation = Affine(tuple(maps), bias if bias is not None and bias.any() else None)
-        if operation.moves and operation.bias is None:
-            index = maps[0].index
-            if index.size == size_of(inputs[0].shape) and (index == np.arange(index.size)).all():
-                return Value(inputs[0].number, tuple(shape))
+        size = size_of(shape)
+        operation = Affine(tuple(maps), np.broadcast_to(np.asarray(bias, np.float64), size))
+        same = not operation.terms and size == size_of(inputs[0].shape) and not operation.bias.any()
+        if same and np.array_equal(maps[0].index, np.arange(size)):
+            return Value(inputs[0].number, tuple(shape))
         return self.add(operation, inputs, shape)
 
-    def add(self, operation: Affine | Maximum, inputs: Sequence[Value], shape: Sequence[int]) -> Value:
+    def add(
+        self, operation: Affine | None, inputs: Sequence[Value], shape: Sequence[int], minor: bool = False
+    ) -> Value:
         """A new value."""
-        if isinstance(operation, Maximum):
-            self.draft.spend(operation.windows)
-        else:
-            self.draft.spend(operation.bias, *(a for m in operation.maps for a in vars(m).values()))
+        maps, bias = (operation.maps, operation.bias) if operation else ((), None)
+        self.draft.spend(bias, *(array for one in maps for array in vars(one).values()))
         self.draft.sizes.append(size_of(shape))
         numbers = tuple(value.number for value in inputs)
-        self.draft.nodes.append(Node(operation, numbers, str(self.node.output[0])))
+        self.draft.nodes.append(Node(operation, numbers, str(self.node.output[0]), minor))
         return Value(len(self.draft.nodes), tuple(shape))
 
     def sum(self, *terms: tuple[Any, Value], plus: Any = 0.0, radius: Any = None) -> Value:
@@ -162,7 +155,22 @@ class Call:
 
     def relu(self, value: Value) -> Value:
         """``max(0, x)``."""
-        size = size_of(value.shape)
-        beside = self.emit([Map(np.append(np.arange(size), -1))], [value], [size + 1])
-        windows = np.stack([np.arange(size), np.full(size, size)], 1)
-        return self.add(Maximum(windows, relu=True), [beside], value.shape)
+        return self.add(None, [value], value.shape)
+
+    def maximum(self, value: Value, table: Index, shape: Sequence[int]) -> Value:
+        """The largest of each window (windows, entries; -1 for none, behind the others): halves of windows
+        are compared until there is one entry each, by ``max(x, y) = x + max(0, y - x)``.
+        """
+        while (width := table.shape[1]) > 1:
+            left, right = table[:, : -(-width // 2)], table[:, -(-width // 2) :]
+            beside = np.pad(right, [(0, 0), (0, left.shape[1] - right.shape[1])], constant_values=-1)
+            both = np.flatnonzero(beside.reshape(-1) >= 0)
+            first, second = left.reshape(-1)[both], beside.reshape(-1)[both]
+            minus = [Map(second), Map(first, None, -np.ones(len(both)))]
+            between = self.emit(minus, [value, value], [len(both)])
+            ahead = self.add(None, [between], between.shape, minor=True)
+            back = np.full(left.size, -1)
+            back[both] = np.arange(len(both))
+            value = self.emit([Map(left.reshape(-1)), Map(back)], [value, ahead], [left.size])
+            table = np.where(left < 0, -1, places(left.shape))
+        return self.emit([Map(table[:, 0])], [value], shape)

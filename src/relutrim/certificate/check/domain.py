@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from relutrim.certificate.check.maps import Affine, Graph, Map, Node
-from relutrim.certificate.check.rounding import ETA, ROOM, Array, centred, down, gamma, quotient, up
+from relutrim.certificate.check.rounding import ETA, ROOM, Array, centred, gamma
 from relutrim.errors import InputError
 
 _SWEEPS = 4
@@ -25,19 +24,6 @@ class Domain:
     upper: Any = ()
     mean: Any = None
     std: Any = None
-
-    def in_front(self, graph: Graph) -> Graph:
-        """The graph with the normalisation before it."""
-        if self.mean is None or self.std is None:
-            return graph
-        every = np.arange(self.lo.size)
-        factor, radius = quotient(self.std)
-        shift, scale = Affine((Map(every),), -self.mean), Affine((Map(every, None, factor, radius),))
-        front = [Node(shift, (0,), "mean"), Node(scale, (1,), "std")]
-        moved = [replace(node, inputs=tuple(i + 2 for i in node.inputs)) for node in graph.nodes]
-        outputs = {name: replace(value, number=value.number + 2) for name, value in graph.outputs.items()}
-        sizes = (graph.sizes[0],) * 2 + graph.sizes
-        return replace(graph, nodes=(*front, *moved), sizes=sizes, outputs=outputs)
 
     def __str__(self) -> str:
         """In words: of a box only the outermost ends, so a reader who wants more asks for a domain."""
@@ -79,22 +65,13 @@ class Domain:
         return None
 
     def narrowed(self) -> Domain:
-        """The same points in a smaller box: ``g_i x_i`` is what ``G_j x`` leaves of its range beside the
-        other terms, in each constraint in turn; ``off`` covers what their sums lose. An end that is NaN
-        says nothing. Where no point is left, the box stays as it is, which is not wrong either.
+        """The same points in a smaller box: between the least and the largest value of each input. Where no
+        point is left, the box stays as it is, which is not wrong either.
         """
-        lo, hi = self.lo.copy(), self.hi.copy()
-        for row, lower, upper in [*zip(self.rows, self.lower, self.upper, strict=True)] * _SWEEPS:
-            used = np.flatnonzero(row)
-            g = row[used]
-            ends = g * lo[used], g * hi[used]
-            least, most = np.minimum(*ends), np.maximum(*ends)
-            size = float(np.maximum(np.abs(least), np.abs(most)).sum())
-            off = gamma(used.size + 8) * size * ROOM + (2 * used.size + 8) * ETA
-            low = down(lower - up(most.sum() - most + off)) / g
-            high = up(upper - down(least.sum() - least - off)) / g
-            lo[used] = np.fmax(lo[used], down(np.where(g > 0, low, high)))
-            hi[used] = np.fmin(hi[used], up(np.where(g > 0, high, low)))
+        if not len(self.rows):
+            return self
+        every = np.eye(self.lo.size)
+        lo, hi = np.fmax(self.lo, self.least(every)), np.fmin(self.hi, -self.least(-every))
         return replace(self, lo=lo, hi=hi) if (lo <= hi).all() else self
 
     def least(self, forms: Array) -> Array:

@@ -5,7 +5,6 @@ these hold for every input of the domain, ``l`` and ``h`` being the checker's ow
 
 * ``equation``: ``y - a v`` in ``[c - r, c + r]``, where ``a v + c`` is the expression of ``y``;
 * ``above``: ``x - y >= 0``;  ``below``: ``x - y - l z <= -l``;  ``off``: ``x - h z <= 0``;
-* ``active``: ``x - a v`` in ``[c - r, c + r + max(0, -l)]``;
 * ``domain``: a constraint of the domain itself;
 * a cut, for any set ``I`` of the symbols that ``y`` reads: ``x - sum_I a_i v_i - t z <= -m`` with ``m`` the
   least value of ``sum_I a_i v_i`` and ``t = m + c + r + `` the largest value of the rest. (``z = 0``: ``x =
@@ -13,15 +12,13 @@ these hold for every input of the domain, ``l`` and ``h`` being the checker's ow
   and the rest.)
 
 For **any** multipliers ``q``: ``cost v = (cost - q M) v + q M v``; the first is least at an end of each
-column, the second at an end of each row. Leaves fix states, and must cover all of them. So nothing in a hint
-is believed.
+column, the second at an end of each row. Leaves of a tree fix states. So nothing in a proof is believed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -30,13 +27,13 @@ from relutrim.certificate.check.ranges import Layer, Ranges
 from relutrim.certificate.check.rounding import ETA, ROOM, Array, Index, down, gamma, up
 from relutrim.errors import CheckFailed
 
-KINDS = ("equation", "above", "below", "off", "active", "domain")
+KINDS = ("equation", "above", "below", "off", "domain")
 _MOST = 2**25
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A ReLU's unit as a program sees it: its entry, and the columns of its output, ``y`` and state."""
+    """A unit as a program sees it: its entry, and the columns of its output, ``y`` and state."""
 
     layer: Layer
     entry: int
@@ -46,24 +43,30 @@ class Unit:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Of its pre-activation, 0 among them."""
-        return min(0.0, float(self.layer.lo[self.entry])), max(0.0, float(self.layer.hi[self.entry]))
+        """Of its pre-activation, 0 among them; NaN stays."""
+        lo, hi = self.layer.lo[self.entry], self.layer.hi[self.entry]
+        return float(np.minimum(0.0, lo)), float(np.maximum(0.0, hi))
 
 
 class Program:
-    """The rows of one hint over columns: all symbols, then ``y`` and ``z`` of each unit it names."""
+    """The rows of one proof over columns: all symbols, then ``y`` and ``z`` of each unit it names."""
 
     def __init__(
-        self, ranges: Ranges, rows: Sequence[Sequence[int]], cuts: Sequence[Any], states: Any
+        self,
+        ranges: Ranges,
+        rows: Sequence[Sequence[int]],
+        cuts: Sequence[tuple[tuple[int, int], bool, Index]],
     ) -> None:
         self.ranges, self.units = ranges, dict[tuple[int, int], Unit]()
         count, total = len(ranges.symbols.lo), len(rows) + len(cuts)
-        places = [(int(a), int(b)) for a, b, kind in rows if kind != KINDS.index("domain")]
-        for place in dict.fromkeys([*places, *(cut[0] for cut in cuts), *states]):
-            self._add(place, count + 2 * len(self.units))
+        places = [(layer, entry) for layer, entry, kind in rows if kind != KINDS.index("domain")]
+        for place in dict.fromkeys([*places, *(cut[0] for cut in cuts)]):
+            x, y = self._symbol(place), count + 2 * len(self.units)
+            if x is not None:
+                self.units[place] = Unit(ranges.layers[place[0]], place[1], x, y, y + 1)
         width = count + 2 * len(self.units)
         if width * total > _MOST:
-            raise CheckFailed(f"not checked: a hint with {total} rows and cuts over {width} columns")
+            raise CheckFailed(f"not checked: a proof with {total} rows and cuts over {width} columns")
         self.lo, self.hi = np.zeros(width), np.ones(width)
         self.lo[:count], self.hi[:count] = ranges.symbols.lo, ranges.symbols.hi
         for unit in self.units.values():
@@ -71,19 +74,18 @@ class Program:
         self.matrix = np.zeros((total, width))
         self.lower, self.upper = np.full(total, -np.inf), np.full(total, np.inf)
         for at, (layer, entry, kind) in enumerate(rows):
-            self._row(at, (int(layer), int(entry)), KINDS[kind])
-        for at, (place, *subset) in enumerate(cuts, len(rows)):
+            self._row(at, (layer, entry), KINDS[kind])
+        for at, (place, outside, listed) in enumerate(cuts, len(rows)):
             if place in self.units:
-                self._cut(at, self.units[place], *subset)
+                self._cut(at, self.units[place], listed, outside)
 
-    def _add(self, place: tuple[int, int], y: int) -> None:
-        """A ReLU's unit that is a symbol; not one that is always 0, or that is not there."""
-        number, entry = place
-        if 0 <= number < len(self.ranges.layers):
-            layer = self.ranges.layers[number]
-            at = int(np.searchsorted(layer.kept, entry))
-            if layer.relu and at < len(layer.kept) and layer.kept[at] == entry:
-                self.units[place] = Unit(layer, entry, layer.start + at, y, y + 1)
+    def _symbol(self, place: tuple[int, int]) -> int | None:
+        """The column of a unit's output; None if it is always 0, or not there."""
+        if 0 <= place[0] < len(self.ranges.layers):
+            layer = self.ranges.layers[place[0]]
+            for at in np.flatnonzero(layer.kept == place[1]):
+                return int(layer.own.start + at)
+        return None
 
     def _row(self, at: int, place: tuple[int, int], kind: str) -> None:
         row, domain = self.matrix[at], self.ranges.domain
@@ -94,12 +96,10 @@ class Program:
             return
         unit = self.units[place]
         (lo, hi), inputs = unit.ends, unit.layer.inputs
-        if kind in ("equation", "active"):
-            row[inputs.ids] = -inputs.a[:, unit.entry]
-            row[unit.y if kind == "equation" else unit.x] += 1
+        if kind == "equation":
+            row[inputs.ids], row[unit.y] = -inputs.a[:, unit.entry], 1
             c, r = inputs.c[unit.entry], inputs.r[unit.entry]
-            self.lower[at] = down(c - r)
-            self.upper[at] = up(up(c + r) - (lo if kind == "active" else 0))
+            self.lower[at], self.upper[at] = down(c - r), up(c + r)
         elif kind == "above":
             row[unit.x], row[unit.y], self.lower[at] = 1, -1, 0
         elif kind == "below":
@@ -129,11 +129,14 @@ class Program:
     ) -> float:
         """The bound of ``sign * target`` (or of 0) where units have these states; NaN if there is none."""
         lo, hi = self.lo.copy(), self.hi.copy()
-        for unit, on in ((self.units[place], on) for place, on in states.items() if place in self.units):
-            low, high = unit.ends
-            lo[unit.x], hi[unit.x] = 0.0, high if on else 0.0
-            lo[unit.y], hi[unit.y] = (0.0, high) if on else (low, 0.0)
-            lo[unit.z] = hi[unit.z] = float(on)
+        for place, on in states.items():
+            x, unit = self._symbol(place), self.units.get(place)
+            if x is not None and not on:
+                lo[x] = hi[x] = 0.0
+            if unit is not None:
+                low, high = unit.ends
+                lo[unit.y], hi[unit.y] = (0.0, high) if on else (low, 0.0)
+                lo[unit.z] = hi[unit.z] = float(on)
         cost, offset, r = np.zeros(len(lo)), 0.0, 0.0
         if target is not None:
             cost[target.ids] = sign * target.a[:, 0]
@@ -148,42 +151,3 @@ class Program:
         terms = len(lo) + 2 * len(used) + 8
         off = (r + gamma(terms) * (2 * size + abs(value))) * ROOM + 4 * terms * ETA * (4 + float(reach.sum()))
         return float(down(value - off))
-
-
-def bound(ranges: Ranges, layer: Layer, hint: Mapping[str, Any]) -> float:
-    """The lower bound of ``sign * y`` of a unit that a hint proves; NaN if it proves none."""
-    leaves = hint["leaves"]
-    if not covers([leaf["states"] for leaf in leaves], ranges.in_time):
-        return float("nan")
-    states = [place for leaf in leaves for place in leaf["states"]]
-    program = Program(ranges, hint["rows"], hint["cuts"], states)
-    target, least = layer.inputs.take(np.array([hint["unit"]])), float("inf")
-    for leaf in leaves:
-        ranges.in_time()
-        duals = np.zeros(len(program.matrix))
-        duals[leaf["at"]] = leaf["values"]
-        if leaf["empty"] and program.least(None, 1.0, leaf["states"], duals) > 0:
-            continue  # no point has these states: 0 would be above 0
-        found = program.least(target, float(hint["sign"]), leaf["states"], duals)
-        if np.isnan(found):
-            return found
-        least = min(least, found)
-    return least if least < np.inf else float("nan")
-
-
-def covers(cases: Sequence[Mapping[tuple[int, int], bool]], in_time: Callable[[], None]) -> bool:
-    """Whether every assignment of states agrees with at least one case; False if that takes too long or too
-    much memory to say, which the leaves of a tree never do: each of them goes to one side of a cut.
-    """
-    stack, steps, most = [list(cases)], 0, 16 * len(cases) + 64
-    while stack:
-        in_time()
-        every, steps = stack.pop(), steps + 1
-        if not every or steps > most or sum(map(len, stack)) > most:
-            return False
-        if all(every):
-            first = next(iter(every[0]))
-            for on in (False, True):
-                kept = [case for case in every if case.get(first, on) == on]
-                stack.append([{k: v for k, v in case.items() if k != first} for case in kept])
-    return True

@@ -1,8 +1,8 @@
-"""What a network is for the checker: affine nodes and maxima over flat vectors.
+"""What a network is for the checker: affine nodes and ReLUs over flat vectors.
 
 An affine node is ``y = M_1 x_1 + ... + M_n x_n + b``. Maps are applied to whole batches of vectors, so an
-expression (one vector per symbol) is pushed through any of them by applying it to the batch. A ReLU is the
-maximum of an entry and of an entry that is 0.
+expression (one vector per symbol) is pushed through any of them by applying it to the batch. There is no
+other nonlinearity than ``max(0, x)``: the reader writes all others with it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relutrim.certificate.check.rounding import ETA, Array, Index
+from relutrim.certificate.check.rounding import Array, Index
 
 _CHUNK = 2**23
 """How many numbers the windows of a batch may take at once."""
@@ -40,9 +40,10 @@ class Map:
         if weight is None:
             made = picked(batch, self.index)
             return made if factor is None else np.asarray(made * factor)
-        if self._plain(batch.shape[1]):
-            return np.asarray(batch @ weight[0].T)
         groups, count, width = self.index.shape
+        if groups == count == 1 and np.array_equal(self.index[0, 0], np.arange(batch.shape[1])):
+            alone = len(batch) == width == np.count_nonzero(batch) and (batch.diagonal() == 1).all()
+            return weight[0].T if alone else np.asarray(batch @ weight[0].T)
         made = np.empty((len(batch), groups, weight.shape[1], count))
         step = max(1, _CHUNK // max(1, count * width))
         for at in range(0, len(batch), step):
@@ -52,64 +53,39 @@ class Map:
                 made[at : at + step, group] = product.swapaxes(1, 2)
         return made.reshape(len(batch), groups * weight.shape[1] * count)  # also of no rows at all
 
-    def columns(self, inputs: int) -> Array:
-        """What becomes of each input alone: ``M``, transposed."""
-        plain = self.weight is not None and self._plain(inputs)
-        return self.weight[0].T if plain and self.weight is not None else self.forward(np.eye(inputs))
-
-    def doubt(self, size: Array) -> Array | float:
-        """How far ``M x`` can be off for ``|x| <= size`` because ``M`` is not exactly known."""
-        return 0.0 if self.radius is None else picked(size[None], self.index)[0] * self.radius + ETA
-
-    def _plain(self, inputs: int) -> bool:
-        """Whether there is one window, and it is the whole vector."""
-        return self.index.shape == (1, 1, inputs) and bool((self.index[0, 0] == np.arange(inputs)).all())
-
 
 def picked(batch: Array, index: Index) -> Array:
     """Columns by their index, zeros for -1. Nothing is rounded."""
-    if index.size == batch.shape[1] and (index == np.arange(index.size)).all():
+    if np.array_equal(index, np.arange(batch.shape[1])):
         return batch
-    if not batch.shape[1] and (index < 0).all():
-        return np.zeros((len(batch), index.size))
-    found = batch[:, index]
-    found[:, index < 0] = 0.0
+    found: Array = np.concatenate([batch, np.zeros((len(batch), 1))], 1)[:, index]
     return found
 
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """The sum of maps of the inputs, and a constant."""
+    """The sum of maps of the inputs, and a constant, in so many entries."""
 
     maps: tuple[Map, ...]
-    bias: Array | None = None
+    bias: Array
 
     @property
     def terms(self) -> int:
-        """How many numbers are added up, at most."""
-        return sum(m.terms for m in self.maps) + len(self.maps)
-
-    @property
-    def moves(self) -> bool:
-        """Whether coefficients are only moved: nothing of them is rounded."""
-        return len(self.maps) == 1 and not self.maps[0].terms and self.maps[0].weight is None
-
-
-@dataclass(frozen=True, eq=False)
-class Maximum:
-    """The largest of each window (windows, entries), -1 for no entry; a ReLU's are an entry and a zero."""
-
-    windows: Index
-    relu: bool = False
+        """How many numbers are added up, at most: 0 where coefficients are only moved."""
+        return sum(m.terms for m in self.maps) + (len(self.maps) if len(self.maps) > 1 else 0)
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """What makes a value: an operation on earlier values, by their numbers (the input is 0)."""
+    """What makes a value of earlier ones, by their numbers (the input is 0): an affine function, or a ReLU
+    of one value (None).
+    """
 
-    operation: Affine | Maximum
+    operation: Affine | None
     inputs: tuple[int, ...]
     name: str
+    minor: bool = False
+    """Whether it only compares entries of a maximum: there are many of those, and intervals have to do."""
 
 
 @dataclass(frozen=True)
@@ -133,5 +109,5 @@ class Graph:
 
     @property
     def layers(self) -> list[int]:
-        """The numbers of the nodes with a nonlinearity, in order."""
-        return [i for i, node in enumerate(self.nodes) if isinstance(node.operation, Maximum)]
+        """The numbers of the ReLUs' nodes, in order."""
+        return [i for i, node in enumerate(self.nodes) if node.operation is None]

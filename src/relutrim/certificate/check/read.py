@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -17,15 +16,17 @@ from onnx import AttributeProto, TensorProto
 
 from relutrim.certificate.check import operators, windows
 from relutrim.certificate.check.call import Call, Draft, Tensor, decoded, size_of
+from relutrim.certificate.check.domain import Domain
 from relutrim.certificate.check.maps import Graph, Value
+from relutrim.certificate.check.rounding import quotient
 from relutrim.errors import InputError, RelutrimError, UnsupportedError
 
 _HANDLERS = {**operators.HANDLERS, **windows.HANDLERS}
 _PLAIN = {getattr(AttributeProto, kind) for kind in ("INT", "INTS", "FLOAT", "FLOATS", "STRING", "TENSOR")}
 
 
-def read(content: bytes, deadline: float = float("inf")) -> Graph:
-    """The graph of an ONNX file."""
+def read(content: bytes, deadline: float = float("inf"), domain: Domain | None = None) -> Graph:
+    """The graph of an ONNX file, behind the normalisation of a domain."""
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)
@@ -50,16 +51,23 @@ def read(content: bytes, deadline: float = float("inf")) -> Graph:
     sizes = [int(axis.dim_value) for axis in inputs[0].type.tensor_type.shape.dim]
     marked = {entry.key: entry.value for entry in model.metadata_props}.get("relutrim.batch_axis") == "none"
     single = len(sizes) > 1 and not marked and sizes[0] < 1
-    draft = Draft(opsets[0], kinds[0] == TensorProto.DOUBLE, deadline)
-    return _graph(model.graph, inputs[0].name, [1, *sizes[1:]] if single else sizes, draft)
+    draft = Draft(opsets[0], deadline)
+    return _graph(model.graph, inputs[0].name, [1, *sizes[1:]] if single else sizes, draft, domain)
 
 
-def _graph(proto: onnx.GraphProto, name: str, shape: Sequence[int], draft: Draft) -> Graph:
+def _graph(
+    proto: onnx.GraphProto, name: str, shape: Sequence[int], draft: Draft, domain: Domain | None
+) -> Graph:
     if any(size < 1 for size in shape):
         raise InputError(f"the input's shape {list(shape)} leaves more than the batch open")
-    draft = replace(draft, sizes=[size_of(shape)], nodes=[], spent=0)
+    draft.sizes.append(size_of(shape))
     tensors: dict[str, Tensor] = {tensor.name: decoded(tensor) for tensor in proto.initializer}
-    tensors[name] = Value(0, tuple(shape))
+    start = tensors[name] = Value(0, tuple(shape))
+    if domain is not None and domain.std is not None:
+        before = Call(draft, onnx.helper.make_node("Div", [], [name]), [])
+        factor, radius = quotient(domain.std.reshape(shape))
+        shifted = before.sum((1.0, start), plus=-domain.mean.reshape(shape))
+        tensors[name] = before.sum((factor, shifted), radius=radius)
     for node in _needed(proto):
         try:
             with np.errstate(all="ignore"):
@@ -67,7 +75,7 @@ def _graph(proto: onnx.GraphProto, name: str, shape: Sequence[int], draft: Draft
         except RelutrimError as error:
             raise error.at(f"node {node.name or node.output[0]!r} ({node.op_type})") from None
         except Exception as error:  # numpy, onnx: whatever they say of a node that contradicts itself
-            raise InputError(f"node {node.name!r} ({node.op_type}) makes no sense: {error}") from None
+            raise UnsupportedError(f"node {node.name!r} ({node.op_type}) cannot be read: {error}") from None
     outputs = {entry.name: tensors.get(entry.name) for entry in proto.output}
     values = {name: value for name, value in outputs.items() if isinstance(value, Value)}
     if len(values) != len(proto.output):

@@ -1,0 +1,116 @@
+"""A certificate's proofs for single units: a stream of integers and one of numbers, read once, in order.
+
+A proof is ``layer unit sign``, a count of rows and the rows (``layer unit kind`` each), a count of cuts and
+the cuts (``layer unit outside count place...`` each), and a tree, which begins with what it is:
+
+* 0, ``layer unit``: the unit is off in the first of the two trees that follow, and on in the second;
+* 1, ``input`` and a number: the input is at most that in the first tree, and at least that in the second;
+* 2: a part of the domain, for linear bounds on its box;
+* 3, ``count row...`` and as many numbers: multipliers for a program (:mod:`hull`); 4: those of an empty case.
+
+So a tree always covers everything, and there is nothing to be checked about that: a proof without one of its
+leaves ends too early, or goes on with the next leaf in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+import numpy as np
+
+from relutrim.certificate.check.hull import KINDS, Program
+from relutrim.certificate.check.ranges import Layer, Ranges
+from relutrim.certificate.check.rounding import Array, Index
+from relutrim.errors import InputError
+
+UNIT, INPUT, PART, LEAF, EMPTY = range(5)
+_PARTS = 64
+"""So many are bounded at once."""
+Case: TypeAlias = tuple[Array, Array, Mapping[tuple[int, int], bool], int, Index, Array]
+"""The ends of a box, states of units, what kind of leaf it is, and rows with their multipliers."""
+
+
+class Proofs:
+    """The two streams, and how far they were read."""
+
+    def __init__(self, words: Index, numbers: Array) -> None:
+        self._words, self._numbers = words, numbers
+
+    def words(self, count: int) -> Index:
+        """The next integers."""
+        if not 0 <= count <= len(self._words):
+            raise InputError(f"the proofs end too early, or count {count} of something")
+        found, self._words = self._words[:count], self._words[count:]
+        return found
+
+    def numbers(self, count: int) -> Array:
+        """The next numbers."""
+        if count > len(self._numbers):
+            raise InputError("the proofs have too few numbers")
+        found, self._numbers = self._numbers[:count], self._numbers[count:]
+        return found
+
+    def layer(self) -> int:
+        """The layer of the next proof; -1 if there is none."""
+        return int(self._words[0]) if len(self._words) else -1
+
+    def use(self, ranges: Ranges, layer: Layer) -> None:
+        """Read the next proof, and keep what it proves of a unit of the layer."""
+        _, entry, sign = self.words(3).tolist()
+        if not 0 <= entry < len(layer.lo) or abs(sign) != 1:
+            raise InputError("a proof is about a unit that MODEL does not have")
+        rows = self.words(3 * int(self.words(1)[0])).reshape(-1, 3)
+        cuts = [
+            ((number, unit), bool(outside), self.words(count))
+            for _ in range(int(self.words(1)[0]))
+            for number, unit, outside, count in [self.words(4).tolist()]
+        ]
+        if not ((rows[:, 2] >= 0) & (rows[:, 2] < len(KINDS))).all():
+            raise InputError("a proof has a row of a kind that does not exist")
+        program = Program(ranges, rows.tolist(), cuts)
+        target, least, parts = layer.inputs.take(np.array([entry])), np.inf, list[tuple[Array, Array]]()
+        for lo, hi, states, kind, at, values in self.cases(ranges.domain.lo, ranges.domain.hi, {}):
+            ranges.in_time()
+            if kind == PART:
+                parts.append((lo, hi))
+                if len(parts) == _PARTS:
+                    least = np.minimum(least, _on(ranges, layer, entry, sign, parts))  # NaN stays
+                continue
+            duals = np.zeros(len(program.matrix))
+            duals[at] = values
+            if kind == EMPTY and program.least(None, 1.0, states, duals) > 0:
+                continue  # no point has these states: 0 would be above 0
+            least = np.minimum(least, program.least(target, float(sign), states, duals))
+        least = np.minimum(least, _on(ranges, layer, entry, sign, parts))
+        if least < np.inf:
+            layer.meet(np.array([entry]), float(sign), np.array([least]))
+
+    def cases(self, lo: Array, hi: Array, states: Mapping[tuple[int, int], bool]) -> Iterator[Case]:
+        """The leaves of the tree that comes next."""
+        kind = int(self.words(1)[0])
+        if kind == UNIT:
+            layer, unit = self.words(2).tolist()
+            for on in (False, True):
+                yield from self.cases(lo, hi, {**states, (layer, unit): on})
+        elif kind == INPUT:
+            axis = range(len(lo))[int(self.words(1)[0])]
+            at = np.clip(self.numbers(1)[0], lo[axis], hi[axis])
+            ends = hi.copy(), lo.copy()
+            ends[0][axis] = ends[1][axis] = at
+            yield from self.cases(lo, ends[0], states)
+            yield from self.cases(ends[1], hi, states)
+        elif kind in (PART, LEAF, EMPTY):
+            count = 0 if kind == PART else int(self.words(1)[0])
+            yield lo, hi, states, kind, self.words(count), self.numbers(count)
+        else:
+            raise InputError(f"a proof has a leaf of kind {kind}")
+
+
+def _on(ranges: Ranges, layer: Layer, entry: int, sign: int, parts: list[tuple[Array, Array]]) -> float:
+    """The lower bound of ``sign *`` a unit on these parts, which are forgotten then."""
+    if not parts:
+        return float("inf")
+    low, high = ranges.on_parts(layer, *(np.array(ends) for ends in zip(*parts, strict=True)))
+    parts.clear()
+    return float((low if sign > 0 else -high)[:, entry].min())

@@ -1,0 +1,117 @@
+"""Proofs for single units as the streams of :mod:`relutrim.certificate.check.proofs`, and the trees in them.
+
+The prover keeps leaves only: sets of states, or boxes. They came from a tree, and one that has them is found
+again: some unit is fixed by all of them, or some cut is crossed by none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relutrim.certificate.check.proofs import EMPTY, INPUT, LEAF, PART, UNIT
+
+Place: TypeAlias = tuple[int, int]
+"""The number of a layer, and of a unit in it."""
+
+
+@dataclass
+class Leaf:
+    """Multipliers by their row's number (cuts come behind the rows), a ray if it is ``empty``; or (None) a
+    part of the domain by itself.
+    """
+
+    duals: dict[int, float] | None = None
+    empty: bool = False
+
+
+@dataclass
+class Split:
+    """Two cases: of a unit (off, on), or of an input, up to a number and from it."""
+
+    place: Place | int
+    first: Tree
+    second: Tree
+    at: float = 0.0
+
+
+Tree: TypeAlias = Leaf | Split
+
+
+@dataclass
+class UnitProof:
+    """A bound of ``sign *`` what a unit reads. A row is a place and a kind, a cut a place, whether the listed
+    values are those outside of the subset, and those values' places.
+    """
+
+    layer: int
+    unit: int
+    sign: int
+    tree: Tree
+    rows: list[tuple[int, int, int]] = field(default_factory=list)
+    cuts: list[tuple[Place, bool, Sequence[int]]] = field(default_factory=list)
+
+
+def of_states(leaves: Sequence[tuple[dict[Place, bool], Leaf]]) -> Tree | None:
+    """A tree with these leaves, by the states that they fix; None if they do not cover all cases."""
+    if not leaves:
+        return None
+    for states, leaf in leaves:
+        if not states:
+            return leaf
+    common = set.intersection(*(set(states) for states, _ in leaves))
+    place = min(common) if common else next(iter(leaves[0][0]))
+    sides = []
+    for on in (False, True):
+        kept = [one for one in leaves if one[0].get(place, on) == on]
+        sides.append(of_states([({k: v for k, v in s.items() if k != place}, leaf) for s, leaf in kept]))
+    return None if sides[0] is None or sides[1] is None else Split(place, sides[0], sides[1])
+
+
+def of_boxes(lo: Any, hi: Any, lows: Any, highs: Any) -> Tree | None:
+    """A tree whose parts lie in these boxes; None if they do not fill the box from ``lo`` to ``hi``, or no
+    cuts show it.
+    """
+    if ((lows <= lo) & (highs >= hi)).all(1).any():
+        return Leaf()
+    for axis in range(len(lo)):
+        for at in np.unique(lows[:, axis]):
+            left, right = highs[:, axis] <= at, lows[:, axis] >= at
+            if lo[axis] < at < hi[axis] and (left | right).all():
+                ends = hi.copy(), lo.copy()
+                ends[0][axis] = ends[1][axis] = at
+                first = of_boxes(lo, ends[0], lows[left], highs[left])
+                second = of_boxes(ends[1], hi, lows[right], highs[right])
+                return None if first is None or second is None else Split(axis, first, second, float(at))
+    return None
+
+
+def streams(proofs: Sequence[UnitProof]) -> dict[str, npt.NDArray[Any]]:
+    """The two arrays of a certificate."""
+    words, numbers = list[int](), list[float]()
+    for proof in sorted(proofs, key=lambda one: one.layer):  # in the order of each layer's own
+        words += [proof.layer, proof.unit, proof.sign, len(proof.rows)]
+        words += [number for row in proof.rows for number in row]
+        words.append(len(proof.cuts))
+        for place, outside, listed in proof.cuts:
+            words += [*place, int(outside), len(listed), *(int(number) for number in listed)]
+        _put(proof.tree, words, numbers)
+    return {"proof.words": np.array(words, "<i4"), "proof.numbers": np.array(numbers, "<f8")}
+
+
+def _put(tree: Tree, words: list[int], numbers: list[float]) -> None:
+    if isinstance(tree, Leaf):
+        if tree.duals is None:
+            words.append(PART)
+            return
+        words += [EMPTY if tree.empty else LEAF, len(tree.duals), *tree.duals]
+        numbers += tree.duals.values()
+        return
+    words += [INPUT, tree.place] if isinstance(tree.place, int) else [UNIT, *tree.place]
+    numbers += [tree.at] if isinstance(tree.place, int) else []
+    _put(tree.first, words, numbers)
+    _put(tree.second, words, numbers)
