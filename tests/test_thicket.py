@@ -21,7 +21,6 @@ from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull import thicket as module
 from relutrim.prove.hull.dual import Dual, Multipliers
-from relutrim.prove.hull.frontier import raised
 from relutrim.prove.hull.model import Goal, Model
 from relutrim.prove.hull.packed import fits, packed_bounds
 from relutrim.prove.hull.packing import packed
@@ -139,19 +138,6 @@ def test_what_packed_multipliers_prove_holds_at_every_input_with_those_states(pr
             leaves = packed(dual, places, any_multipliers(dual, 1, numbers))
             (bound,) = packed_bounds(model, [states], leaves)
             assert math.isnan(bound) or Fraction(bound) <= values[model.goal.target][model.goal.neuron]
-
-
-@slow
-@given(strategies.problems(max_layers=3), st.integers(1, 40))
-def test_ranges_by_cases_hold_and_are_proved_again(problem, cases):
-    cascade = bounded(problem)
-    for relu, neuron, sign, least in open_ends(cascade, problem[1].polytope):
-        model = Model(cascade.backward, Goal.of(cascade.backward, relu.inputs[0], neuron, sign, 99))
-        proof = raised(model, cases, Deadline(5))
-        if proof is not None:
-            assert true_bound(proof.bound, least)
-            assert covers([leaf.states for leaf in proof.leaves])
-            assert proof.check(cascade.backward) == proof.bound
 
 
 def planted() -> Tree:

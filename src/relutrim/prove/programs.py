@@ -26,9 +26,6 @@ from relutrim.bounds.linear import Backward
 from relutrim.bounds.values import Interval
 from relutrim.network.graph import Node
 from relutrim.prove.deadline import Deadline
-from relutrim.prove.hull.frontier import raised
-from relutrim.prove.hull.model import Goal, Model
-from relutrim.prove.hull.proof import Proof
 from relutrim.prove.hull.tree import Tree
 from relutrim.prove.parallel import spread
 
@@ -45,10 +42,6 @@ _TURN_SECONDS = 15.0
 _WIDE_NODES = 64
 _TREE_DEPTH = 4
 """Layers before the neuron that are in the program of a tree."""
-_CASES = 64
-"""Into how many cases a range is divided to be sharpened."""
-_SHARPEN = 0.4
-"""The share of the time left that sharpening one layer may take."""
 _CHUNK = 32
 _ALL = 10**6
 _HEAVY = 0.9
@@ -237,40 +230,10 @@ class Programs:
         trees = self._plant(3)
         for nodes in _TURNS:
             trees = self._turn(trees, nodes, seconds=_TURN_SECONDS) if trees else []
-        self._sharpen(trees)
         trees, nodes = self._plant(_TREE_DEPTH), _WIDE_NODES
         while trees and not self.deadline.passed:
             trees = self._turn(trees, nodes, wide=True)
             nodes *= 4
-
-    def _sharpen(self, trees: Sequence[tuple[Wanted, Tree]]) -> None:
-        """Ranges once more, by cases: a layer behind two others is far from what bounds of single cases say,
-        and the trees of all that is open are smaller by orders of magnitude where its ranges are tight.
-        """
-        weights = self._weights(trees)
-        for number, relu in enumerate(self.cascade.network.relus[1:]):
-            chosen = self._heaviest(relu, weights)
-            if self.deadline.passed or not self._wanted():
-                return
-            if chosen:
-                self._phase = f"sharpen {relu.name}"
-                nodes, share = _CASES if number else 1, self.deadline.within(_SHARPEN * self.deadline.left)
-                make = partial(self._cases, self._frozen(), nodes=nodes, deadline=share)
-                spread(make, chosen, self.jobs, share, self._keep_cases)
-                self.cascade.rebound(relu.inputs[0])
-
-    def _cases(self, backward: Backward, wanted: Wanted, nodes: int, deadline: Deadline) -> Proof | None:
-        target = self.cascade.network[wanted.relu].inputs[0]
-        with suppress(RuntimeError, MemoryError):  # nothing is lost but a tighter range
-            goal = Goal.of(backward, target, wanted.neuron, wanted.sign, _ALL)
-            return raised(Model(backward, goal), nodes, deadline)
-        return None
-
-    def _keep_cases(self, _: Wanted, proof: Proof | None) -> None:
-        if proof is not None:
-            nodes = 2 * len(proof.leaves) - 1
-            self.cascade.prove(proof.target, proof.neuron, proof.sign, proof.bound, proof, nodes)
-            self.cascade.report("programs")
 
     def _plant(self, depth: int) -> list[tuple[Wanted, Tree]]:
         """Trees of all that is open, over the ranges as they are now."""
