@@ -270,7 +270,7 @@ class Programs:
                 tree.inputs.clear()
             if not wide:
                 _grown(tree, nodes, deadline)
-            elif tree.root is not None or _grown(tree, 1, deadline):
+            else:
                 _spread(tree, nodes, deadline, device, helpers)
             _written(tree)
             return tree

@@ -59,11 +59,13 @@ class Thicket:
         made_of = float(np.abs(program.cost) @ np.maximum(*map(np.abs, self.model.ends))) + abs(
             program.offset
         )
-        fine = not -self.root.bound > _FINE * made_of
-        self._dual = Dual(self.model, self.device, torch.float64 if fine else torch.float32)
-        self._enough = (1e-11 if fine else 1e-6) * made_of
+        for dtype, share in ((torch.float32, 1e-6), (torch.float64, 1e-11)):
+            self._dual, self._enough = Dual(self.model, self.device, dtype), share * made_of
+            bound, first = self._first()
+            if -bound > _FINE * made_of:
+                break
         self._places = tuple(level.places for level in self._dual.levels)
-        self._stack = [own.repeated(len(self.open)) for own in self._first()]
+        self._stack = [own.repeated(len(self.open)) for own in first]
         size = sum(level.places.size for level in self._dual.levels) * torch.finfo(self._dual.dtype).bits // 8
         self.width = int(min(max(_BYTES.get(self.device.type, 8e6) // max(1, size), 16), _NODES))
 
@@ -149,8 +151,8 @@ class Thicket:
         """1, -1 and 0 for on, off and free, ``[neurons, nodes]`` for each level."""
         return [torch.as_tensor(level.layer.marks(cases), device=self.device) for level in self._dual.levels]
 
-    def _first(self) -> list[Multipliers]:
-        """The root's multipliers: those that its program ended with, and steps from there.
+    def _first(self) -> tuple[float, list[Multipliers]]:
+        """The root's bound and multipliers: those that its program ended with, and steps from there.
 
         Pushes get their units here: what each neuron weighs at the root, or all of a layer on average.
         """
@@ -161,12 +163,13 @@ class Thicket:
             for level, own, use in zip(self._dual.levels, first, uses, strict=True):
                 self._lean(level, own, use.weights[:, 0].double().cpu().numpy())
         with _one_thread():
-            first = climb(self._dual, first, marks, _ROOT_STEPS, np.inf, Deadline(None)).batch
+            found = climb(self._dual, first, marks, _ROOT_STEPS, np.inf, Deadline(None))
+        first = found.batch
         uses = self._dual.run(first, marks).uses
         self._dual.scales = [
             torch.maximum(use.weights.abs(), use.weights.abs().mean()).clamp(min=1e-30) for use in uses
         ]
-        return first
+        return float(found.bound), first
 
     def _of_root(self, level: Level) -> Multipliers:
         """Mixtures and shares as the duals of the root's rows have them."""
@@ -193,6 +196,7 @@ class Thicket:
                 share[i, :, 0] = (all_shares / mix[3, i])[level.places[i]]
             if not mix[:, i].sum() > 0:
                 mix[:2, i, 0] = neuron.hi, -neuron.lo
+                mix[3, i] = (neuron.hi - neuron.lo) / 2
         mix /= np.maximum(mix.sum(0), 1e-300)
         dtype, device = self._dual.dtype, self.device
         mix_, share_ = (torch.as_tensor(part, dtype=dtype, device=device) for part in (mix, share))
@@ -200,6 +204,8 @@ class Thicket:
         return Multipliers(lean, mix_, torch.zeros_like(lean), share_.clamp(0, 1))
 
     def _lean(self, level: Level, own: Multipliers, weights: Array) -> None:
+        if not self.root.rows:
+            return
         at = _first_rows(self.model)
         for i, number in enumerate(level.layer.numbers):
             neuron = self.model.neurons[number]

@@ -95,15 +95,14 @@ class Tree:
                 self.watch(self, False)
 
     def spread(self, nodes: int, deadline: Deadline, device: torch.device, jobs: int = 1) -> None:
-        """Work on up to so many more nodes, many at a time, from the root's solution on."""
+        """Work on up to so many more nodes, many at a time; from the root's solution on, if it has one."""
         known = min(nodes, self.ahead)
         self.ahead -= known
         if self._thicket is None:
-            root = self._leaf_of_root()
-            if root is None or not self.model.both:  # nothing to start from, or to split
+            if not self.model.both:  # nothing to split
                 self.dead = True
                 return
-            self._thicket = Thicket(self.model, root, self._open, device)
+            self._thicket = Thicket(self.model, self._leaf_of_root(), self._open, device)
         thicket, until = self._thicket, self.nodes + nodes - known
         while self.nodes < until and not (self.closed or self.dead or deadline.passed):
             before = thicket.nodes
@@ -120,10 +119,10 @@ class Tree:
             if self.watch is not None:
                 self.watch(self, False)
 
-    def _leaf_of_root(self) -> Leaf | None:
-        """The root with its multipliers, where it has been solved."""
+    def _leaf_of_root(self) -> Leaf:
+        """The root with its multipliers, as far as it has been solved."""
         leaves = self.proof.leaves if self.proof is not None else ()
-        return leaves[0] if len(leaves) == 1 and not leaves[0].states else None
+        return leaves[0] if len(leaves) == 1 and not leaves[0].states else Leaf({}, math.nan)
 
     def _solve(self, states: dict[int, bool], rounds: tuple[int, int], deadline: Deadline) -> None:
         self.model.split(states)
