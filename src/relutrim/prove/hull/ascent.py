@@ -4,6 +4,9 @@ Leans, mixtures and pushes take Adam's steps (Kingma and Ba, 2015); mixtures are
 to a sum of 1. The subgradient of a share is known up to a positive factor to lie in [-1, 1]: how far its term
 is from where the neuron's state would have it. So shares take plain steps with momentum, which is quicker,
 and as good.
+
+Every node has a pace, the length of its steps: near the best multipliers long steps only lead away, so where
+they have gained little those of the node's children are shorter.
 """
 
 from __future__ import annotations
@@ -22,16 +25,22 @@ _LENGTHS = (0.1, 0.2, 0.3, 0.8)
 _END = 0.15
 """The last step's, as a part of the first's."""
 _MOMENTUM, _SQUARES = 0.88, 0.95
+_LITTLE, _MUCH = 0.03, 0.1
+"""Gains as a share of what is missing at which steps become shorter, and longer again."""
+_FASTER, _SLOWEST = 1.25, 1 / 64
 _KEEP = 3
 """Every so many steps the best multipliers so far are kept."""
 
 
 class Climb(NamedTuple):
-    """The best bounds, the multipliers they come from, and where they are attained, on average."""
+    """The best bounds, the multipliers they come from, where they are attained, on average, and the paces to
+    go on with.
+    """
 
     bound: Tensor
     batch: list[Multipliers]
     point: Tensor
+    pace: Tensor
 
 
 @torch.no_grad()
@@ -39,6 +48,7 @@ def climb(
     dual: Dual,
     batch: Sequence[Multipliers],
     states: Sequence[Tensor],
+    pace: Tensor,
     steps: int,
     enough: float,
     deadline: Deadline,
@@ -48,7 +58,7 @@ def climb(
     kept = [own.clone() for own in batch]
     along = [[torch.zeros_like(part) for part in own.parts] for own in batch]
     squares = [[torch.zeros_like(part) for part in own.parts[:3]] for own in batch]
-    best = dual.cost.new_full((states[0].shape[1],), -torch.inf)
+    best = first = dual.cost.new_full((states[0].shape[1],), -torch.inf)
     total, summed = torch.zeros_like(dual.low), 0
     for number in range(steps):
         found = dual.run(batch, states)
@@ -63,7 +73,9 @@ def climb(
             total, summed = total + found.corner, summed + 1
         if last or (number % _KEEP == 0 and bool((best > enough).all())):
             break
-        length = _END ** (number / steps)
+        if number == 0:
+            first = found.bound
+        length = pace * _END ** (number / steps)
         unbiased = (1 - _SQUARES ** (number + 1)) ** 0.5 / (1 - _MOMENTUM ** (number + 1))
         for own, speed, square, slope in zip(
             batch, along, squares, dual.slopes(batch, states, found), strict=True
@@ -72,13 +84,16 @@ def climb(
                 speed[kind].lerp_(rise, 1 - _MOMENTUM)
                 if kind < 3:
                     square[kind].mul_(_SQUARES).addcmul_(rise, rise, value=1 - _SQUARES)
-                    size = square[kind].sqrt().add_(1e-12)
-                    part.addcdiv_(speed[kind], size, value=_LENGTHS[kind] * length * unbiased)
+                    rise = speed[kind] / square[kind].sqrt().add_(1e-12)
+                    part.addcmul_(rise, length, value=_LENGTHS[kind] * unbiased)
                 else:
-                    part.add_(speed[kind], alpha=_LENGTHS[kind] * length)
+                    part.addcmul_(speed[kind], length, value=_LENGTHS[kind])
             own.lean.clamp_(0, 1)
             own.push.clamp_(min=0)
             own.share.clamp_(0, 1)
             own.mix.clamp_(min=0)
             own.mix /= own.mix.sum(0).clamp_(min=1e-12)
-    return Climb(best, kept, total / summed)
+    gained = (best - first) / first.abs().clamp(min=1e-30)
+    slower = torch.where(gained < _LITTLE, pace / 2, pace).clamp(min=_SLOWEST)
+    pace = torch.where(gained > _MUCH, (pace * _FASTER).clamp(max=1), slower)
+    return Climb(best, kept, total / summed, pace)

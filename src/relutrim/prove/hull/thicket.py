@@ -66,6 +66,7 @@ class Thicket:
                 break
         self._places = tuple(level.places for level in self._dual.levels)
         self._stack = [own.repeated(len(self.open)) for own in first]
+        self._paces = self._dual.cost.new_ones(len(self.open))
         size = sum(level.places.size for level in self._dual.levels) * torch.finfo(self._dual.dtype).bits // 8
         self.width = int(min(max(_BYTES.get(self.device.type, 8e6) // max(1, size), 16), _NODES))
 
@@ -73,19 +74,20 @@ class Thicket:
         """Work on up to so many nodes, in batches, of which several can run at once; the leaves that are
         closed. Nodes that time does not reach, or that an error interrupts, wait on.
         """
-        before = (self.open, self._stack, self.nodes, self.stuck)
+        before = (self.open, self._stack, self._paces, self.nodes, self.stuck)
         self.points = np.zeros((0, len(self.model.ends[0])))
         count = min(most, _BATCHES * self.width, len(self.open))
         states, self.open = self.open[-count:], self.open[:-count]
         stack = [own[-count:] for own in self._stack]
         self._stack = [own[:-count] for own in self._stack]
+        paces, self._paces = self._paces[-count:], self._paces[:-count]
         chunks = [slice(at, at + self.width) for at in range(0, count, self.width)]
         closed: list[Leaf] = []
         begun = 0
 
         def work(chunk: slice) -> _Worked:
             with _one_thread():
-                return self._work(states[chunk], [own[chunk] for own in stack], deadline)
+                return self._work(states[chunk], [own[chunk] for own in stack], paces[chunk], deadline)
 
         def done(chunk: slice, worked: _Worked) -> None:
             nonlocal begun
@@ -93,24 +95,27 @@ class Thicket:
             closed.extend(worked.closed)
             if worked.states:
                 self._note(worked)
-                self._split(worked) if worked.whole else self._put(worked.states, worked.batch)
+                if worked.whole:
+                    self._split(worked)
+                else:
+                    self._put(worked.states, worked.batch, worked.paces)
             if worked.whole:
                 self.nodes += len(states[chunk])
 
         try:
             spread(work, chunks, jobs, deadline, done)
         except BaseException:
-            self.open, self._stack, self.nodes, self.stuck = before
+            self.open, self._stack, self._paces, self.nodes, self.stuck = before
             raise
         for chunk in chunks[begun:]:
-            self._put(states[chunk], [own[chunk] for own in stack])
+            self._put(states[chunk], [own[chunk] for own in stack], paces[chunk])
         return closed
 
     def _work(
-        self, states: list[dict[int, bool]], batch: Sequence[Multipliers], deadline: Deadline
+        self, states: list[dict[int, bool]], batch: Sequence[Multipliers], paces: Tensor, deadline: Deadline
     ) -> _Worked:
         marks = self._marks(states)
-        found = climb(self._dual, batch, marks, _STEPS, self._enough, deadline)
+        found = climb(self._dual, batch, marks, paces, _STEPS, self._enough, deadline)
         leaves = self._leaves(found.batch, states, found.bound > self._enough)
         closed = [leaf for leaf in leaves if leaf is not None]
         left = [i for i, leaf in enumerate(leaves) if leaf is None]
@@ -121,7 +126,8 @@ class Thicket:
         if left:
             costs = self._dual.gaps(batch, marks, self._dual.run(batch, marks).uses, point)
         states = [states[i] for i in left]
-        return _Worked(closed, states, list(batch), found.bound[at], costs, point, whole=not deadline.passed)
+        bound, paces = found.bound[at], found.pace[at]
+        return _Worked(closed, states, list(batch), paces, bound, costs, point, whole=not deadline.passed)
 
     def _split(self, worked: _Worked) -> None:
         """Put two nodes on the stack for each that is left, those next to being closed on top."""
@@ -132,13 +138,15 @@ class Thicket:
         if fixed:  # every state is, and yet it is not closed
             self.stuck = True
             at = torch.tensor(fixed, device=self.device)
-            self._put([worked.states[i] for i in fixed], [own[at] for own in worked.batch])
+            self._put([worked.states[i] for i in fixed], [own[at] for own in worked.batch], worked.paces[at])
         children = [{**worked.states[i], numbers[chosen[i]]: on} for i in order for on in (False, True)]
         at = torch.tensor(order, dtype=torch.int64, device=self.device)
-        self._put(children, [own[at].repeated(2) for own in worked.batch])
+        paces = worked.paces[at].repeat_interleave(2)
+        self._put(children, [own[at].repeated(2) for own in worked.batch], paces)
 
-    def _put(self, states: list[dict[int, bool]], batch: list[Multipliers]) -> None:
+    def _put(self, states: list[dict[int, bool]], batch: list[Multipliers], paces: Tensor) -> None:
         self.open = [*self.open, *states]
+        self._paces = torch.cat([self._paces, paces])
         self._stack = [own.behind(under) for own, under in zip(batch, self._stack, strict=True)]
 
     def _note(self, worked: _Worked) -> None:
@@ -163,7 +171,8 @@ class Thicket:
             for level, own, use in zip(self._dual.levels, first, uses, strict=True):
                 self._lean(level, own, use.weights[:, 0].double().cpu().numpy())
         with _one_thread():
-            found = climb(self._dual, first, marks, _ROOT_STEPS, np.inf, Deadline(None))
+            pace = self._dual.cost.new_ones(1)
+            found = climb(self._dual, first, marks, pace, _ROOT_STEPS, np.inf, Deadline(None))
         first = found.batch
         uses = self._dual.run(first, marks).uses
         self._dual.scales = [
@@ -240,6 +249,7 @@ class _Worked:
     closed: list[Leaf]
     states: list[dict[int, bool]]
     batch: list[Multipliers]
+    paces: Tensor
     bound: Tensor
     costs: Tensor
     point: Tensor
