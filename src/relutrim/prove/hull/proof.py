@@ -117,7 +117,7 @@ def fits(model: Model, leaves: Sequence[Leaf], more: Sequence[Cut] = ()) -> bool
             cut.chosen.dtype == bool and cut.chosen.shape == (both.get(cut.neuron),)
             for cut in (*distinct_cuts(leaves), *more)
         )
-        and all(packed.fits(model, leaf.packed) for leaf in leaves if leaf.packed is not None)
+        and packed.fits(model, [leaf.packed for leaf in leaves if leaf.packed is not None])
     )
 
 
