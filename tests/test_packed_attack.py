@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -25,14 +26,18 @@ from relutrim.journal.records import RecordError, leaf_fields, leaves_in, packed
 from relutrim.network import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
+from relutrim.prove.hull import layers as layers_module
 from relutrim.prove.hull import packed as module
+from relutrim.prove.hull import thicket
 from relutrim.prove.hull.cuts import Neuron
+from relutrim.prove.hull.dual import Dual
 from relutrim.prove.hull.frontier import raised
 from relutrim.prove.hull.layers import free_columns, layers_of
 from relutrim.prove.hull.model import Goal, Model
 from relutrim.prove.hull.packed import Packed, Part, fits, packed_bounds
-from relutrim.prove.hull.proof import Leaf, Proof
+from relutrim.prove.hull.proof import Leaf, Proof, covers
 from test_hull import slow
+from test_thicket import CPU, leaves, planted
 
 
 def any_program(random: Random) -> SimpleNamespace:
@@ -337,3 +342,71 @@ def test_a_push_beyond_what_there_is_fits_nothing():
         warnings.simplefilter("error")
         found = leaves_in(record, [])
     assert not fits(model, [leaf.packed for leaf in found])
+
+
+# Memory and time.
+
+
+def test_a_program_too_large_for_matrices_is_solved_node_by_node(monkeypatch):
+    model, whole = some_leaves()
+    proof = Proof(model.goal, 0.0, model.ranges, tuple(whole))
+    assert proof.check(model.backward) == min(leaf.bound for leaf in whole)
+    monkeypatch.setattr(layers_module, "_LARGEST", 3)
+    monkeypatch.setattr(layers_module, "Layer", None)
+    assert raised(model, 4, Deadline(20)) is None
+    assert math.isnan(proof.check(model.backward))
+    tree = planted()
+    before = tree.nodes
+    tree.spread(8, Deadline(20), CPU)
+    assert before < tree.nodes <= before + 8
+    assert not tree.dead
+
+
+def test_nodes_that_wait_take_no_more_memory_than_they_may(monkeypatch):
+    monkeypatch.setattr(thicket, "_NODES", 2)
+    monkeypatch.setattr(thicket, "_HELD", {"cpu": 0})
+    tree = planted()
+    while tree.nodes < 60 and not tree.closed:
+        tree.spread(4, Deadline(20), CPU)
+        assert tree._thicket._stack[0].count <= tree._thicket._held == 4
+        assert covers([*leaves(tree), *tree._open])
+    assert len(tree._open) > 4 or tree.closed
+
+
+def test_the_root_of_a_thicket_takes_no_more_time_than_there_is(monkeypatch):
+    calls, original = [], Dual.run
+
+    def run(self, *arguments):
+        calls.append(1)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Dual, "run", run)
+    tree, deadline = planted(), Deadline(1e9)
+    deadline.call_off()
+    tree.spread(64, deadline, CPU)
+    assert len(calls) < 10
+    tree.spread(8, Deadline(20), CPU)
+    assert covers([*leaves(tree), *tree._open])
+
+
+def test_multipliers_that_are_no_numbers_become_some():
+    """Steps in single precision overflow where weights are large."""
+    model, whole = some_leaves()
+    dual = Dual(model, CPU, torch.float32)
+    from relutrim.prove.hull.dual import Multipliers
+    from relutrim.prove.hull.packing import packed as pack
+
+    for bad in (math.nan, math.inf, -math.inf):
+        batch = [
+            Multipliers(
+                torch.full((len(level.layer.numbers), 1), bad),
+                torch.full((4, len(level.layer.numbers), 1), bad),
+                torch.full((len(level.layer.numbers), 1), bad),
+                torch.full((*level.places.shape, 1), bad),
+            )
+            for level in dual.levels
+        ]
+        found = pack(dual, tuple(level.places for level in dual.levels), batch)
+        assert fits(model, found)
+        (bound,) = packed_bounds(model, [{}], found)
+        assert bound <= min(leaf.bound for leaf in whole) + 1e-6

@@ -49,6 +49,10 @@ _CASES = 64
 """Into how many cases a range is divided to be sharpened."""
 _SHARPEN = 0.4
 """The share of the time left that sharpening one layer may take."""
+_KEPT = 16
+"""Of more trees than this, what makes going on quicker is not kept from one turn to the next: it takes up to
+some hundred megabytes each.
+"""
 _CHUNK = 32
 _ALL = 10**6
 _HEAVY = 0.9
@@ -309,6 +313,8 @@ class Programs:
                 _grown(tree, nodes, deadline)
             elif tree.root is not None or _grown(tree, 1, deadline):
                 _spread(tree, nodes, deadline, device, helpers)
+                if len(trees) > _KEPT:
+                    tree.rest()
             _written(tree)
             return tree
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.ascent import climb
 from relutrim.prove.hull.dual import Dual, Multipliers
+from relutrim.prove.hull.layers import too_large
 from relutrim.prove.hull.model import Model
 from relutrim.prove.hull.packed import packed_bounds
 from relutrim.prove.hull.packing import packed
@@ -26,6 +27,10 @@ _STEPS = (100, 60)
 _AT_ONCE = 8
 """So many of the weakest cases are split at a time."""
 _CPU = torch.device("cpu")
+_BYTES = 4 * 10**6
+"""What the leaves of a range may take; there may be a thousand ranges."""
+_SHARES = 2 * 10**6
+"""With more shares than this, cases take too much memory."""
 
 
 @dataclass(eq=False)
@@ -44,10 +49,14 @@ def raised(model: Model, nodes: int, deadline: Deadline) -> Proof | None:
 
     On the CPU: the batches are small.
     """
-    if not model.neurons or deadline.passed:
+    if not model.neurons or deadline.passed or too_large(model):
         return None
     dual = Dual(model, _CPU, torch.float32)
     places = tuple(level.places for level in dual.levels)
+    shares = sum(own.size for own in places)
+    if shares > _SHARES:
+        return None
+    nodes = min(nodes, _BYTES // max(1, shares))
     first = [_plain(level.places.shape, level.hi, level.lo) for level in dual.levels]
     (root,) = _solved(dual, first, [{}], _STEPS[0], deadline)
     uses = dual.run(root.batch, _marks(dual, [{}])).uses

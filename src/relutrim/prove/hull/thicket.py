@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 import torch
@@ -32,6 +32,10 @@ _FINE = 3e-4
 """Where the root's bound is a smaller part of what it is made of, single precision does not do."""
 _BYTES = {"cpu": 8e6, "cuda": 2e8}
 """What the shares of one batch may take: on a CPU, what its caches hold."""
+_MOST_BYTES = 1e8
+"""What they may take at most, if that leaves a batch with next to no nodes."""
+_HELD = {"cpu": 4e8, "cuda": 4e9}
+"""What the multipliers of nodes that wait may take; those that wait longest begin with the root's again."""
 _NODES = 1024
 _POINTS = 32
 """Nodes of a batch whose points are kept."""
@@ -49,12 +53,14 @@ class Thicket:
     root: Leaf
     open: list[dict[int, bool]]
     device: torch.device
+    deadline: InitVar[Deadline]
+    """Where it passes, the root's multipliers stay as they are."""
     nodes: int = 0
     points: Array = field(init=False)
     stuck: bool = False
     """Whether a node is open that has nothing to split."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, deadline: Deadline) -> None:
         program = self.model.program
         made_of = float(np.abs(program.cost) @ np.maximum(*map(np.abs, self.model.ends))) + abs(
             program.offset
@@ -63,9 +69,14 @@ class Thicket:
         self._dual = Dual(self.model, self.device, torch.float64 if fine else torch.float32)
         self._enough = (1e-11 if fine else 1e-6) * made_of
         self._places = tuple(level.places for level in self._dual.levels)
-        self._stack = [own.repeated(len(self.open)) for own in self._first()]
-        size = sum(level.places.size for level in self._dual.levels) * torch.finfo(self._dual.dtype).bits // 8
-        self.width = int(min(max(_BYTES.get(self.device.type, 8e6) // max(1, size), 16), _NODES))
+        self._root = self._first(deadline)
+        self._stack = [own[:0] for own in self._root]
+        kind, number = self.device.type, torch.finfo(self._dual.dtype).bits // 8
+        size = max(1, number * sum(level.places.size for level in self._dual.levels))
+        width = min(max(_BYTES.get(kind, 8e6) // size, 16), _NODES)
+        self.width = int(max(1, min(width, max(_BYTES.get(kind, 8e6), _MOST_BYTES) // size)))
+        node = number * sum(part.numel() for own in self._root for part in own.parts)
+        self._held = max(_BATCHES * self.width, int(_HELD.get(kind, 4e8) // node))
 
     def step(self, most: int, deadline: Deadline, jobs: int = 1) -> list[Leaf]:
         """Work on up to so many nodes, in batches, of which several can run at once; the leaves that are
@@ -75,7 +86,9 @@ class Thicket:
         self.points = np.zeros((0, len(self.model.ends[0])))
         count = min(most, _BATCHES * self.width, len(self.open))
         states, self.open = self.open[-count:], self.open[:-count]
-        stack = [own[-count:] for own in self._stack]
+        new = max(0, count - self._stack[0].count)
+        pairs = zip(self._stack, self._root, strict=True)
+        stack = [own[-count:].behind(root.repeated(new)) for own, root in pairs]
         self._stack = [own[:-count] for own in self._stack]
         chunks = [slice(at, at + self.width) for at in range(0, count, self.width)]
         closed: list[Leaf] = []
@@ -137,7 +150,8 @@ class Thicket:
 
     def _put(self, states: list[dict[int, bool]], batch: list[Multipliers]) -> None:
         self.open = [*self.open, *states]
-        self._stack = [own.behind(under) for own, under in zip(batch, self._stack, strict=True)]
+        first = max(0, self._stack[0].count + len(states) - self._held)
+        self._stack = [own.behind(under[first:]) for own, under in zip(batch, self._stack, strict=True)]
 
     def _note(self, worked: _Worked) -> None:
         order = worked.bound.argsort(descending=True)[-_POINTS:]
@@ -149,7 +163,7 @@ class Thicket:
         """1, -1 and 0 for on, off and free, ``[neurons, nodes]`` for each level."""
         return [torch.as_tensor(level.layer.marks(cases), device=self.device) for level in self._dual.levels]
 
-    def _first(self) -> list[Multipliers]:
+    def _first(self, deadline: Deadline) -> list[Multipliers]:
         """The root's multipliers: those that its program ended with, and steps from there.
 
         Pushes get their units here: what each neuron weighs at the root, or all of a layer on average.
@@ -161,7 +175,7 @@ class Thicket:
             for level, own, use in zip(self._dual.levels, first, uses, strict=True):
                 self._lean(level, own, use.weights[:, 0].double().cpu().numpy())
         with _one_thread():
-            first = climb(self._dual, first, marks, _ROOT_STEPS, np.inf, Deadline(None)).batch
+            first = climb(self._dual, first, marks, _ROOT_STEPS, np.inf, deadline).batch
         uses = self._dual.run(first, marks).uses
         self._dual.scales = [
             torch.maximum(use.weights.abs(), use.weights.abs().mean()).clamp(min=1e-30) for use in uses
