@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from itertools import count as numbers_from
@@ -26,16 +27,19 @@ from relutrim.journal.records import RecordError, leaf_fields, leaves_in, packed
 from relutrim.network import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
+from relutrim.prove.hull import frontier, thicket
 from relutrim.prove.hull import layers as layers_module
 from relutrim.prove.hull import packed as module
-from relutrim.prove.hull import thicket
 from relutrim.prove.hull.cuts import Neuron
-from relutrim.prove.hull.dual import Dual
+from relutrim.prove.hull.dual import Dual, Multipliers
 from relutrim.prove.hull.frontier import raised
 from relutrim.prove.hull.layers import free_columns, layers_of
 from relutrim.prove.hull.model import Goal, Model
 from relutrim.prove.hull.packed import Packed, Part, fits, packed_bounds
+from relutrim.prove.hull.packing import packed as pack
 from relutrim.prove.hull.proof import Leaf, Proof, covers
+from relutrim.prove.programs import Programs, Wanted
+from test_cascade import random_network
 from test_hull import slow
 from test_thicket import CPU, leaves, planted
 
@@ -347,6 +351,48 @@ def test_a_push_beyond_what_there_is_fits_nothing():
 # Memory and time.
 
 
+def test_a_tree_may_be_deeper_than_calls_can_be_nested():
+    deep = [{**dict.fromkeys(range(at), False), at: True} for at in range(1500)]
+    assert not covers(deep)
+    assert covers([*deep, dict.fromkeys(range(1500), False)])
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, None])
+def test_sharpening_that_breaks_off_leaves_ranges_that_hold(monkeypatch, error, jobs):
+    network = random_network([3, 6, 6, 4, 2], seed=7)
+    size = network.input.size
+    exact = oracle.exact_ranges(network, oracle.Polytope.of([0] * size, [1] * size))
+    cascade = Cascade(Box(0, 1).fit(network), Deadline())
+    cascade.bound(search=False)
+    stage = Programs(cascade, Deadline(60), jobs)
+    monkeypatch.setattr(stage, "_heaviest", lambda relu, _: ends_of(cascade, relu))
+    original, calls = frontier.climb, numbers_from()
+
+    def climb(*arguments):
+        if next(calls) == 5 and error is not None:
+            raise error
+        return original(*arguments)
+
+    monkeypatch.setattr(frontier, "climb", climb)
+    with pytest.raises(error) if error is KeyboardInterrupt else nullcontext():
+        stage._sharpen([])
+    assert next(calls) > 5
+    assert any(leaf.packed is not None for proof in cascade.proofs for leaf in proof.leaves)
+    for relu in network.relus:
+        ends = cascade.values[relu.inputs[0]]
+        for (low, high), lo, hi in zip(
+            exact[relu.name], ends.lo.flatten().tolist(), ends.hi.flatten().tolist(), strict=True
+        ):
+            assert Fraction(lo) <= low
+            assert high <= Fraction(hi)
+
+
+def ends_of(cascade: Cascade, relu: Node) -> list[Wanted]:
+    loose = cascade.loose(relu.inputs[0]).nonzero()[:, 0].tolist()
+    return [Wanted(relu.name, neuron, sign) for neuron in loose for sign in (1.0, -1.0)]
+
+
 def test_a_program_too_large_for_matrices_is_solved_node_by_node(monkeypatch):
     model, whole = some_leaves()
     proof = Proof(model.goal, 0.0, model.ranges, tuple(whole))
@@ -393,9 +439,6 @@ def test_multipliers_that_are_no_numbers_become_some():
     """Steps in single precision overflow where weights are large."""
     model, whole = some_leaves()
     dual = Dual(model, CPU, torch.float32)
-    from relutrim.prove.hull.dual import Multipliers
-    from relutrim.prove.hull.packing import packed as pack
-
     for bad in (math.nan, math.inf, -math.inf):
         batch = [
             Multipliers(
