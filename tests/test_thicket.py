@@ -100,7 +100,7 @@ def test_packed_multipliers_prove_what_they_had_before(problem, random):
         batch, states = any_multipliers(dual, 3, numbers), [some_states(model, random) for _ in range(3)]
         places = tuple(level.places for level in dual.levels)
         leaves = packed(dual, places, batch)
-        assert all(fits(model, leaf) for leaf in leaves)
+        assert fits(model, leaves)
         for own, *parts in zip(batch, *(leaf.parts for leaf in leaves), strict=True):
             own.lean, own.mix, own.push, own.share = (
                 torch.tensor(np.stack([getattr(part, kind) for part in parts], axis=-1).astype(np.float64))

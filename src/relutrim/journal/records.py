@@ -13,6 +13,7 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from relutrim.prove.hull.cuts import Cut
 from relutrim.prove.hull.model import Goal
 from relutrim.prove.hull.packed import MIXED, Packed, Part
+from relutrim.prove.hull.program import Index
 from relutrim.prove.hull.proof import Leaf
 
 Record: TypeAlias = dict[str, Any]
@@ -139,7 +141,7 @@ def leaves_in(record: Record, cuts: Sequence[Cut]) -> list[Leaf]:
         raise RecordError("the arrays of leaves do not have the same length")
     if any(not 0 <= at < len(cuts) for piece in used for at in piece.tolist()):
         raise RecordError("a leaf uses a cut that there is not")
-    compact = _packed_in(record)
+    compact = _packed_in(record) if "packed" in record else [None] * len(bounds)  # as older ones are
     _same_length(compact, np.array(bounds))
     return [
         Leaf(
@@ -154,14 +156,21 @@ def leaves_in(record: Record, cuts: Sequence[Cut]) -> list[Leaf]:
 
 
 def _packed_fields(leaves: Sequence[Packed | None]) -> Record:
-    """Packed multipliers, one array of each kind, and the places, which are the same for all leaves of a
-    tree.
+    """Packed multipliers, one array of each kind, and the places, which leaves have in common: nearly always
+    all of them do. ``packed`` says whose places a leaf has, counted from 1, and 0 where it is not packed.
     """
-    some = [leaf for leaf in leaves if leaf is not None]
-    places = some[0].places if some else ()
-    parts = [part for leaf in some for part in leaf.parts]
+    known: dict[int, int] = {}
+    groups: list[tuple[Index, ...]] = []
+    for leaf in leaves:
+        if leaf is not None and id(leaf.places) not in known:
+            same = (at for at, own in enumerate(groups) if _same_places(own, leaf.places))
+            known[id(leaf.places)] = next(same, len(groups))
+            if known[id(leaf.places)] == len(groups):
+                groups.append(leaf.places)
+    places = [own for group in groups for own in group]
+    parts = [part for leaf in leaves if leaf is not None for part in leaf.parts]
     return {
-        "packed": np.array([leaf is not None for leaf in leaves], dtype=np.uint8),
+        "packed": np.array([0 if leaf is None else known[id(leaf.places)] + 1 for leaf in leaves], np.int64),
         "packed_shapes": np.array([own.shape for own in places], dtype=np.int64).reshape(-1, 2),
         "packed_places": _joined([own.reshape(-1) for own in places], np.int64),
         "packed_push": _joined([part.push for part in parts], np.float64),
@@ -172,36 +181,41 @@ def _packed_fields(leaves: Sequence[Packed | None]) -> Record:
     }
 
 
+def _same_places(one: Sequence[Index], other: Sequence[Index]) -> bool:
+    return len(one) == len(other) and all(map(np.array_equal, one, other))
+
+
 def _packed_in(record: Record) -> list[Packed | None]:
     """What :func:`_packed_fields` wrote."""
-    flags = take_array(record, "packed", "|u1", 1).tolist()
-    shapes = [tuple(map(int, shape)) for shape in take_array(record, "packed_shapes", "<i8", 2).tolist()]
-    if any(len(shape) != 2 or min(shape) < 0 or max(shape) >= 2**31 for shape in shapes):
+    whose = take_array(record, "packed", "<i8", 1)
+    shapes = take_array(record, "packed_shapes", "<i8", 2)
+    count = int(whose.max(initial=0))
+    if shapes.shape[1] != 2 or (shapes < [1, 0]).any() or (shapes >= 2**31).any() or (whose < 0).any():
         raise RecordError("packed leaves have layers of no size")
-    sizes = np.array([rows * width for rows, width in shapes], dtype=np.int64)
-    counts = np.array([rows for rows, _ in shapes], dtype=np.int64)
-    places = _pieces(take_array(record, "packed_places", "<i8", 1), sizes)
-    held = tuple(own.reshape(shape) for own, shape in zip(places, shapes, strict=True))
-    some = sum(map(bool, flags))
-    pieces = {
-        kind: _pieces(take_array(record, f"packed_{kind}", code, 1), np.tile(each, some))
-        for kind, code, each in (
-            ("lean", "|u1", counts),
-            ("mix", "|u1", MIXED * counts),
-            ("push", "<f8", counts),
-            ("share", "|u1", sizes),
+    if count > len(shapes) or len(shapes) % max(1, count):
+        raise RecordError("packed leaves do not all have the same layers")
+    layers = len(shapes) // max(1, count)
+    places = _pieces(take_array(record, "packed_places", "<i8", 1), shapes.prod(1))
+    held = [own.reshape(shape) for own, shape in zip(places, shapes.tolist(), strict=True)]
+    groups = [tuple(held[at * layers : (at + 1) * layers]) for at in range(count)]
+    lean = take_array(record, "packed_lean", "|u1", 1)
+    if layers * np.count_nonzero(whose) > len(lean):  # asked before an array is made of as many numbers
+        raise RecordError("packed leaves do not have as many neurons as they should")
+    own = shapes[: count * layers].reshape(count, layers, 2)[whose[whose > 0] - 1].reshape(-1, 2)
+    pieces = [
+        _pieces(lean, own[:, 0]),
+        _pieces(take_array(record, "packed_mix", "|u1", 1), MIXED * own[:, 0]),
+        _pieces(take_array(record, "packed_push", "<f8", 1), own[:, 0]),
+        _pieces(take_array(record, "packed_share", "|u1", 1), own.prod(1)),
+    ]
+    with np.errstate(over="ignore"):  # what does not fit is infinite, and no multiplier
+        parts = iter(
+            [
+                Part(lean, mix.reshape(MIXED, -1), push.astype(np.float32), share.reshape(shape))
+                for lean, mix, push, share, shape in zip(*pieces, own.tolist(), strict=True)
+            ]
         )
-    }
-    parts = [
-        Part(lean, mix.reshape(MIXED, -1), push.astype(np.float32), share.reshape(shape))
-        for lean, mix, push, share, shape in zip(*pieces.values(), shapes * some, strict=True)
-    ]
-    found = iter(range(some))
-    layers = len(shapes)
-    return [
-        Packed(held, tuple(parts[(at := next(found)) * layers : (at + 1) * layers])) if flag else None
-        for flag in flags
-    ]
+    return [Packed(groups[at - 1], tuple(islice(parts, layers))) if at else None for at in whose.tolist()]
 
 
 def state_fields(prefix: str, cases: Sequence[Mapping[int, bool]]) -> Record:

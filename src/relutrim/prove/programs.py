@@ -42,6 +42,10 @@ _TURN_SECONDS = 15.0
 _WIDE_NODES = 64
 _TREE_DEPTH = 4
 """Layers before the neuron that are in the program of a tree."""
+_KEPT = 16
+"""Of more trees than this, what makes going on quicker is not kept from one turn to the next: it takes up to
+some hundred megabytes each.
+"""
 _CHUNK = 32
 _ALL = 10**6
 _HEAVY = 0.9
@@ -272,6 +276,8 @@ class Programs:
                 _grown(tree, nodes, deadline)
             else:
                 _spread(tree, nodes, deadline, device, helpers)
+                if len(trees) > _KEPT:
+                    tree.rest()
             _written(tree)
             return tree
 

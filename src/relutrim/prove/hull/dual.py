@@ -43,6 +43,11 @@ class Multipliers:
         """All four."""
         return self.lean, self.mix, self.push, self.share
 
+    @property
+    def count(self) -> int:
+        """Of how many nodes they are."""
+        return self.lean.shape[-1]
+
     def __getitem__(self, index: Tensor | slice) -> Multipliers:
         return Multipliers(*(part[..., index] for part in self.parts))
 
@@ -240,6 +245,7 @@ class Dual:
         shares.
         """
         part = (reads - level.low) / level.span
-        terms = torch.cat([part, 1 - part]).index_select(0, level.side).view(*level.places.shape, -1)
+        terms = torch.cat([part, 1 - part]).index_select(0, level.side)
+        terms = terms.view(*level.places.shape, reads.shape[1])
         sums = torch.bmm(level.width, own.share * terms)[:, 0] - use.constant - level.rest_low
         return terms, sums.addmm_(level.rest, reads)

@@ -11,6 +11,11 @@ from relutrim.network.operators import Array
 from relutrim.prove.hull.model import Model
 from relutrim.prove.hull.program import Index
 
+_LARGEST = 10**7
+"""Programs whose layers have more entries than this, zeros among them, are not written as matrices: each
+entry takes some 40 bytes as long as the program is in use, and as many again for a moment.
+"""
+
 
 @dataclass(frozen=True, eq=False)
 class Layer:
@@ -40,7 +45,8 @@ class Layer:
         weight = np.zeros((len(neurons), len(read)))
         for row, neuron in zip(weight, neurons, strict=True):
             row[np.searchsorted(read, neuron.inputs)] = neuron.weights
-        low, high = (weight * ends[read] for ends in model.ends)
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows proves nothing
+            low, high = (weight * ends[read] for ends in model.ends)
         return cls(
             numbers,
             np.array([neuron.column for neuron in neurons]),
@@ -82,6 +88,14 @@ class Layer:
 def layers_of(model: Model) -> list[Layer]:
     """All of them, the first first."""
     return [Layer.of(model, name) for name in dict.fromkeys(neuron.relu for neuron in model.neurons)]
+
+
+def too_large(model: Model) -> bool:
+    """Whether the layers would take too much memory as matrices: those of convolutions are mostly zeros."""
+    inputs: dict[str, list[Index]] = {}
+    for neuron in model.neurons:
+        inputs.setdefault(neuron.relu, []).append(neuron.inputs)
+    return sum(len(own) * len(np.unique(np.concatenate(own))) for own in inputs.values()) > _LARGEST
 
 
 def free_columns(model: Model) -> Index:

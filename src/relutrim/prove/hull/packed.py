@@ -29,7 +29,7 @@ from itertools import groupby
 import numpy as np
 
 from relutrim.network.operators import Array
-from relutrim.prove.hull.layers import Layer, free_columns, layers_of
+from relutrim.prove.hull.layers import Layer, free_columns, layers_of, too_large
 from relutrim.prove.hull.model import Model
 from relutrim.prove.hull.program import Index
 from relutrim.rounding import ETA, gamma
@@ -39,6 +39,8 @@ WHOLE = 255
 MIXED = 4
 """How many kinds of inequalities are mixed."""
 _BATCH = 64
+"""Leaves that are evaluated together, fewer where they have very many shares."""
+_SHARES = 4 * 10**6
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,27 +69,42 @@ class Packed:
         return sum(int(getattr(part, kind).nbytes) for part in self.parts for kind in kinds)
 
 
-def fits(model: Model, packed: Packed) -> bool:
-    """Whether it has the program's layers, and numbers that can be meant."""
-    layers = layers_of(model)
-    if not len(layers) == len(packed.places) == len(packed.parts):
+def fits(model: Model, leaves: Sequence[Packed]) -> bool:
+    """Whether all have the program's layers, and numbers that can be meant."""
+    if not leaves:
+        return True
+    if too_large(model):
         return False
-    for layer, places, part in zip(layers, packed.places, packed.parts, strict=True):
-        count, width = layer.weight.shape
-        if places.ndim != 2 or places.dtype.kind not in "iu" or places.shape[0] != count:
+    shapes = [layer.weight.shape for layer in layers_of(model)]
+    places = {id(leaf.places): leaf.places for leaf in leaves}  # many leaves share theirs
+    return all(_places_fit(shapes, own) for own in places.values()) and all(
+        len(leaf.parts) == len(leaf.places) and all(map(_part_fits, leaf.places, leaf.parts))
+        for leaf in leaves
+    )
+
+
+def _places_fit(shapes: Sequence[tuple[int, ...]], places: Sequence[Index]) -> bool:
+    if len(places) != len(shapes):
+        return False
+    for (count, width), own in zip(shapes, places, strict=True):
+        if own.ndim != 2 or own.dtype.kind not in "iu" or own.shape[0] != count:
             return False
-        if places.size and not (int(places.min()) >= 0 and int(places.max()) < width):
+        if own.size and not (int(own.min()) >= 0 and int(own.max()) < width):
             return False
-        if any(len(set(row)) != len(row) for row in places.tolist()):
-            return False
-        shapes = [(count,), (MIXED, count), (count,), places.shape]
-        own = [part.lean, part.mix, part.push, part.share]
-        kinds = [np.dtype(np.uint8), np.dtype(np.uint8), np.dtype(np.float32), np.dtype(np.uint8)]
-        if [a.shape for a in own] != shapes or [a.dtype for a in own] != kinds:
-            return False
-        if not bool((np.isfinite(part.push) & (part.push >= 0)).all()):
+        ranked = np.sort(own, axis=1)
+        if bool((ranked[:, 1:] == ranked[:, :-1]).any()):
             return False
     return True
+
+
+def _part_fits(places: Index, part: Part) -> bool:
+    count = len(places)
+    shapes = [(count,), (MIXED, count), (count,), places.shape]
+    own = [part.lean, part.mix, part.push, part.share]
+    kinds = [np.dtype(np.uint8), np.dtype(np.uint8), np.dtype(np.float32), np.dtype(np.uint8)]
+    if [a.shape for a in own] != shapes or [a.dtype for a in own] != kinds:
+        return False
+    return bool((np.isfinite(part.push) & (part.push >= 0)).all())
 
 
 def packed_bounds(
@@ -104,8 +121,10 @@ def packed_bounds(
     bounds: list[float] = []
     for _, group in groupby(zip(cases, leaves, strict=True), key=lambda pair: id(pair[1].places)):
         own = list(group)
-        for at in range(0, len(own), _BATCH):
-            some = own[at : at + _BATCH]
+        most = max((places.size for places in own[0][1].places), default=0)
+        width = max(1, min(_BATCH, _SHARES // max(1, most)))
+        for at in range(0, len(own), width):
+            some = own[at : at + width]
             bounds += _bounds(model, layers, [case for case, _ in some], [leaf for _, leaf in some])
     return bounds
 
@@ -214,7 +233,8 @@ class _Step:
     def reads(self, layer: Layer, places: Index) -> tuple[Array, Array]:
         """The coefficients of what the layer reads, and the sum of the sizes of their terms."""
         rest = _rest(layer.weight, places)
-        near = np.take_along_axis(layer.weight, places, 1)[:, :, None] * self.share * self.cut[:, None]
+        # The weight comes last: if a product of it underflowed first, that would be multiplied by the cut.
+        near = np.take_along_axis(layer.weight, places, 1)[:, :, None] * (self.share * self.cut[:, None])
         found = layer.weight.T @ self.through + 0.5 * (rest.T @ self.cut)
         sizes = np.abs(layer.weight).T @ np.abs(self.through) + 0.5 * (np.abs(rest).T @ np.abs(self.cut))
         flat, count = places.reshape(-1), near.shape[-1]

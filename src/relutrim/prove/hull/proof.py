@@ -117,7 +117,7 @@ def fits(model: Model, leaves: Sequence[Leaf], more: Sequence[Cut] = ()) -> bool
             cut.chosen.dtype == bool and cut.chosen.shape == (both.get(cut.neuron),)
             for cut in (*distinct_cuts(leaves), *more)
         )
-        and all(packed.fits(model, leaf.packed) for leaf in leaves if leaf.packed is not None)
+        and packed.fits(model, [leaf.packed for leaf in leaves if leaf.packed is not None])
     )
 
 
@@ -156,14 +156,20 @@ def distinct_cuts(leaves: Sequence[Leaf]) -> list[Cut]:
 
 
 def covers(cases: Sequence[Mapping[int, bool]]) -> bool:
-    """Whether every assignment of states agrees with at least one case."""
-    if any(not case for case in cases):
-        return True
-    if not cases:
-        return False
-    first = next(iter(cases[0]))
-    for on in (False, True):
-        rest = [{k: v for k, v in case.items() if k != first} for case in cases if case.get(first, on) == on]
-        if not covers(rest):
+    """Whether every assignment of states agrees with at least one case.
+
+    Neuron by neuron: those cases that agree with either state have to cover what is left. Trees can be
+    deeper than calls may be nested, so this is a loop.
+    """
+    waiting = [([(case, len(case)) for case in cases], frozenset[int]())]
+    while waiting:
+        own, decided = waiting.pop()
+        if any(not left for _, left in own):
+            continue
+        if not own:
             return False
+        first = next(number for number in own[0][0] if number not in decided)
+        for on in (False, True):
+            rest = [(case, left - (first in case)) for case, left in own if case.get(first, on) == on]
+            waiting.append((rest, decided | {first}))
     return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 import torch
@@ -30,8 +30,16 @@ _STEPS = 60
 _ROOT_STEPS = 200
 _FINE = 3e-4
 """Where the root's bound is a smaller part of what it is made of, single precision does not do."""
+_AMPLE = 1e-4
+"""Bounds that are a greater part of what they are made of need no more steps: packing cannot take them
+away.
+"""
 _BYTES = {"cpu": 8e6, "cuda": 2e8}
 """What the shares of one batch may take: on a CPU, what its caches hold."""
+_MOST_BYTES = 1e8
+"""What they may take at most, if that leaves a batch with next to no nodes."""
+_HELD = {"cpu": 4e8, "cuda": 4e9}
+"""What the multipliers of nodes that wait may take; those that wait longest begin with the root's again."""
 _NODES = 1024
 _POINTS = 32
 """Nodes of a batch whose points are kept."""
@@ -49,26 +57,34 @@ class Thicket:
     root: Leaf
     open: list[dict[int, bool]]
     device: torch.device
+    deadline: InitVar[Deadline]
+    """Where it passes, the root's multipliers stay as they are."""
     nodes: int = 0
     points: Array = field(init=False)
     stuck: bool = False
     """Whether a node is open that has nothing to split."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, deadline: Deadline) -> None:
         program = self.model.program
         made_of = float(np.abs(program.cost) @ np.maximum(*map(np.abs, self.model.ends))) + abs(
             program.offset
         )
         for dtype, share in ((torch.float32, 1e-6), (torch.float64, 1e-11)):
             self._dual, self._enough = Dual(self.model, self.device, dtype), share * made_of
-            bound, first = self._first()
+            self._ample = max(self._enough, _AMPLE * made_of)
+            bound, first = self._first(deadline)
             if -bound > _FINE * made_of:
                 break
         self._places = tuple(level.places for level in self._dual.levels)
-        self._stack = [own.repeated(len(self.open)) for own in first]
-        self._paces = self._dual.cost.new_ones(len(self.open))
-        size = sum(level.places.size for level in self._dual.levels) * torch.finfo(self._dual.dtype).bits // 8
-        self.width = int(min(max(_BYTES.get(self.device.type, 8e6) // max(1, size), 16), _NODES))
+        self._root = first
+        self._stack = [own[:0] for own in self._root]
+        self._paces = self._dual.cost.new_ones(0)
+        kind, number = self.device.type, torch.finfo(self._dual.dtype).bits // 8
+        size = max(1, number * sum(level.places.size for level in self._dual.levels))
+        width = min(max(_BYTES.get(kind, 8e6) // size, 16), _NODES)
+        self.width = int(max(1, min(width, max(_BYTES.get(kind, 8e6), _MOST_BYTES) // size)))
+        node = number * sum(part.numel() for own in self._root for part in own.parts)
+        self._held = max(_BATCHES * self.width, int(_HELD.get(kind, 4e8) // node))
 
     def step(self, most: int, deadline: Deadline, jobs: int = 1) -> list[Leaf]:
         """Work on up to so many nodes, in batches, of which several can run at once; the leaves that are
@@ -78,9 +94,12 @@ class Thicket:
         self.points = np.zeros((0, len(self.model.ends[0])))
         count = min(most, _BATCHES * self.width, len(self.open))
         states, self.open = self.open[-count:], self.open[:-count]
-        stack = [own[-count:] for own in self._stack]
+        new = max(0, count - self._stack[0].count)
+        pairs = zip(self._stack, self._root, strict=True)
+        stack = [own[-count:].behind(root.repeated(new)) for own, root in pairs]
         self._stack = [own[:-count] for own in self._stack]
-        paces, self._paces = self._paces[-count:], self._paces[:-count]
+        paces = torch.cat([self._paces.new_ones(new), self._paces[-count:]])
+        self._paces = self._paces[:-count]
         chunks = [slice(at, at + self.width) for at in range(0, count, self.width)]
         closed: list[Leaf] = []
         begun = 0
@@ -115,7 +134,7 @@ class Thicket:
         self, states: list[dict[int, bool]], batch: Sequence[Multipliers], paces: Tensor, deadline: Deadline
     ) -> _Worked:
         marks = self._marks(states)
-        found = climb(self._dual, batch, marks, paces, _STEPS, self._enough, deadline)
+        found = climb(self._dual, batch, marks, paces, _STEPS, self._ample, deadline)
         leaves = self._leaves(found.batch, states, found.bound > self._enough)
         closed = [leaf for leaf in leaves if leaf is not None]
         left = [i for i, leaf in enumerate(leaves) if leaf is None]
@@ -146,8 +165,9 @@ class Thicket:
 
     def _put(self, states: list[dict[int, bool]], batch: list[Multipliers], paces: Tensor) -> None:
         self.open = [*self.open, *states]
-        self._paces = torch.cat([self._paces, paces])
-        self._stack = [own.behind(under) for own, under in zip(batch, self._stack, strict=True)]
+        first = max(0, self._stack[0].count + len(states) - self._held)
+        self._paces = torch.cat([self._paces[first:], paces])
+        self._stack = [own.behind(under[first:]) for own, under in zip(batch, self._stack, strict=True)]
 
     def _note(self, worked: _Worked) -> None:
         order = worked.bound.argsort(descending=True)[-_POINTS:]
@@ -159,7 +179,7 @@ class Thicket:
         """1, -1 and 0 for on, off and free, ``[neurons, nodes]`` for each level."""
         return [torch.as_tensor(level.layer.marks(cases), device=self.device) for level in self._dual.levels]
 
-    def _first(self) -> tuple[float, list[Multipliers]]:
+    def _first(self, deadline: Deadline) -> tuple[float, list[Multipliers]]:
         """The root's bound and multipliers: those that its program ended with, and steps from there.
 
         Pushes get their units here: what each neuron weighs at the root, or all of a layer on average.
@@ -172,7 +192,7 @@ class Thicket:
                 self._lean(level, own, use.weights[:, 0].double().cpu().numpy())
         with _one_thread():
             pace = self._dual.cost.new_ones(1)
-            found = climb(self._dual, first, marks, pace, _ROOT_STEPS, np.inf, Deadline(None))
+            found = climb(self._dual, first, marks, pace, _ROOT_STEPS, np.inf, deadline)
         first = found.batch
         uses = self._dual.run(first, marks).uses
         self._dual.scales = [

@@ -18,6 +18,7 @@ from relutrim.bounds.linear import Backward
 from relutrim.network.operators import Array
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.growth import INPUTS, Growth
+from relutrim.prove.hull.layers import too_large
 from relutrim.prove.hull.model import Goal, Model
 from relutrim.prove.hull.proof import Leaf, Proof, covers, evaluate, fits
 from relutrim.prove.hull.thicket import Thicket
@@ -30,6 +31,8 @@ _PURGE = 3
 """Every so many rounds, cuts that carry no dual go."""
 _LEAVES = 200_000
 """A tree of more leaves is given up: a leaf takes some 15 kB."""
+_GROWN = 20_000
+"""The same for one that grows node by node: there, a leaf takes about 100 kB."""
 _FAILURES = 16
 """Nodes of a tree that may come without a solution before it is given up."""
 
@@ -95,14 +98,20 @@ class Tree:
                 self.watch(self, False)
 
     def spread(self, nodes: int, deadline: Deadline, device: torch.device, jobs: int = 1) -> None:
-        """Work on up to so many more nodes, many at a time; from the root's solution on, if it has one."""
+        """Work on up to so many more nodes, many at a time, from the root's solution on, if it has one; node
+        by node where the program is too large for that.
+        """
+        if too_large(self.model):
+            self.grow(nodes, deadline)
+            self.dead = self.dead or len(self._leaves) > _GROWN
+            return
         known = min(nodes, self.ahead)
         self.ahead -= known
         if self._thicket is None:
             if not self.model.both:  # nothing to split
                 self.dead = True
                 return
-            self._thicket = Thicket(self.model, self._leaf_of_root(), self._open, device)
+            self._thicket = Thicket(self.model, self._leaf_of_root(), self._open, device, deadline)
         thicket, until = self._thicket, self.nodes + nodes - known
         while self.nodes < until and not (self.closed or self.dead or deadline.passed):
             before = thicket.nodes
@@ -118,6 +127,10 @@ class Tree:
                 self._conclude()
             if self.watch is not None:
                 self.watch(self, False)
+
+    def rest(self) -> None:
+        """Let go of what takes much memory and can be made again."""
+        self._thicket = None
 
     def _leaf_of_root(self) -> Leaf:
         """The root with its multipliers, as far as it has been solved."""
