@@ -110,6 +110,21 @@ def headline(tables: dict[str, list[dict[str, str]]], what: str) -> dict[str, st
     return next(row for row in tables["headlines"] if row["what"] == what)
 
 
+def test_files_that_differ_are_one_network_if_its_losses_are_the_same():
+    """Another version of the tool writes other bytes for the same weights; other losses are other weights."""
+    slow = network(0.0, 0, 0.98, 60.0, 180, train_loss=0.031)
+    again = network(0.0, 0, 0.98, 90.0, 180, train_loss=0.031, sha256="other")
+    slow[0]["result"]["complete"] = False
+    slow[0]["options"], again[0]["options"] = {"time_limit": 60.0}, {"time_limit": 300.0}
+    (one,), left_out = measured([*slow, again[0]], "mnist")
+    assert left_out == 0
+    assert one.results["auto"]["complete"]
+    elsewhere = network(0.0, 0, 0.97, 90.0, 180, train_loss=0.032, sha256="other")
+    (one,), left_out = measured([*slow, elsewhere[0]], "mnist")
+    assert left_out == 1
+    assert not one.results["auto"]["complete"]
+
+
 def test_means_stand_beside_the_papers(tables: dict[str, list[dict[str, str]]]) -> None:
     cell = next(row for row in tables["cells"] if (row["architecture"], row["l1"]) == ("2x100", "0.0002"))
     assert cell["networks"] == "2"

@@ -61,6 +61,9 @@ class Measured:
         return found
 
 
+_SCORES = ("train_loss", "test_loss")
+
+
 def measured(lines: Iterable[Line], experiment: str) -> tuple[list[Measured], int]:
     """The networks of an experiment, in the order of architectures as they come, penalties and seeds; and how
     many lines were left out.
@@ -74,10 +77,10 @@ def measured(lines: Iterable[Line], experiment: str) -> tuple[list[Measured], in
     if not settings:
         return [], 0
     chosen = settings.most_common(1)[0][0]
-    groups: dict[str, dict[str, list[Line]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[str, dict[Any, list[Line]]] = defaultdict(lambda: defaultdict(list))
     for line in own:
         if _settings(line) == chosen:
-            groups[line["network"]][line["sha256"]].append(line)
+            groups[line["network"]][_outcome(line)].append(line)
     best = {name: max(by_hash.values(), key=len) for name, by_hash in groups.items()}
     networks = [_one(name, some) for name, some in best.items()]
     order = {cell: number for number, cell in enumerate(dict.fromkeys(one.cell for one in networks))}
@@ -94,6 +97,13 @@ def undecided(lines: Iterable[Line], experiment: str) -> set[tuple[str, str]]:
         for stage, result in one.results.items()
         if result.get("complete") is False
     }
+
+
+def _outcome(line: Line) -> Any:
+    """What tells networks apart that were trained with the same settings: their losses, to the last digit.
+    Files of the same weights differ between versions, in what they say of their origin.
+    """
+    return tuple(line[name] for name in _SCORES) if all(name in line for name in _SCORES) else line["sha256"]
 
 
 def _settings(line: Line) -> tuple[Any, ...]:
