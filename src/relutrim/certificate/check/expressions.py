@@ -150,10 +150,10 @@ def push(operation: Affine, inputs: Sequence[Expression], symbols: Symbols) -> E
         if part.radius is not None:
             r = r + picked((before.magnitude(reach) + before.r)[None], part.index)[0] * part.radius + ETA
         weight = weight + part.forward(np.abs(before.c)[None], absolute=True)[0]
-        exact = exact and bool(lone.all()) and not before.r.any()
+        exact = exact and bool(lone.all()) and not (before.r.any() or before.c.any())
     # Adding constants rounds where there are at least two.
     several = (weight > 0) & ((operation.bias != 0) | (terms > 0))
     r = r + np.where(several, gamma(terms + 2) * (weight + np.abs(operation.bias)), 0.0)
-    if terms and (weight.any() or not exact):  # what underflow may have lost
+    if terms and not exact:  # what underflow may have lost
         r = r + (terms + 2) * ETA * (4 + float(reach[ids].sum()))
     return Expression(ids, a, c, r * ROOM).trimmed()
