@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from relutrim.certificate.check.rounding import ETA, ROOM, Array, centred, gamma
-from relutrim.errors import InputError
+from relutrim.errors import CheckFailed, InputError
 
 _SWEEPS = 4
 
@@ -65,14 +65,16 @@ class Domain:
         return None
 
     def narrowed(self) -> Domain:
-        """The same points in a smaller box: between the least and the largest value of each input. Where no
-        point is left, the box stays as it is, which is not wrong either.
+        """The same points in a smaller box: between the least and the largest value of each input. Of no
+        points at all everything is true, so nothing is said of them.
         """
         if not len(self.rows):
             return self
         every = np.eye(self.lo.size)
         lo, hi = np.fmax(self.lo, self.least(every)), np.fmin(self.hi, -self.least(-every))
-        return replace(self, lo=lo, hi=hi) if (lo <= hi).all() else self
+        if not (lo <= hi).all():
+            raise CheckFailed("no input at all satisfies the certified domain's constraints")
+        return replace(self, lo=lo, hi=hi)
 
     def least(self, forms: Array) -> Array:
         """A number below ``c . x`` on the whole domain, for each row ``c``, whatever the rounding.
