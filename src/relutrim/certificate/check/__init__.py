@@ -12,7 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ def check(
             raise InputError(
                 f"a tolerance of {tolerance:g} makes no sense; it is how far outputs may be away"
             )
-        domain = _domain(archive)
+        domain = replace(_domain(archive), deadline=deadline)
         model_content, out_content = (
             _certified(archive, key, content, report, translated, deadline)
             for key, content in (("model", model), ("out", out))
