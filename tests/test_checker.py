@@ -22,7 +22,7 @@ from relutrim.certificate.check.ranges import Ranges
 from relutrim.certificate.check.read import read
 from relutrim.certificate.hinting import run
 from relutrim.certificate.trees import Leaf, Split, UnitProof, of_boxes, of_states, streams
-from relutrim.errors import RelutrimError, UnsupportedError
+from relutrim.errors import CheckFailed, RelutrimError, UnsupportedError
 from relutrim.formats.onnx.write import network_to_proto
 from spatial import spatial_networks
 from strategies import domains, problems
@@ -93,8 +93,7 @@ INF = float("inf")
         ([[1.0, -2.0]], [2.5], [INF], [(0.5, 1), (-1, -0.75)]),
         ([[1.0, 1.0], [1.0, -1.0]], [2.0, -INF], [INF, 0.0], [(1, 1), (1, 1)]),
         ([[0.0, 0.0]], [-INF], [0.0], [(-1, 1), (-1, 1)]),
-        ([[0.0, 0.0]], [1.0], [1.0], [(-1, 1), (-1, 1)]),  # no point at all
-        ([[1.0, 1.0]], [3.0], [INF], [(-1, 1), (-1, 1)]),  # neither
+        ([[0.0, 0.0]], [1.0], [1.0], [(-1, 1), (-1, 1)]),  # no point at all, which nothing shows
         ([[1.0, 1.0]], [INF], [INF], [(-1, 1), (-1, 1)]),
         ([[1e308, 1e308]], [-1e308], [1e308], [(-1, 1), (-1, 1)]),
         ([[1e308, 1e308], [1.0, 0.0]], [-1e308, 0.0], [1e308, 1.0], [(0, 1), (-1, 1)]),
@@ -108,6 +107,12 @@ def test_a_box_is_narrowed_by_each_constraint(rows, lower, upper, ends):
     for (low, high), at in zip(ends, range(2), strict=True):
         assert low - 1e-12 <= found.lo[at] <= low
         assert high <= found.hi[at] <= high + 1e-12
+
+
+def test_a_box_without_points_is_not_narrowed():
+    box = Domain(-np.ones(2), np.ones(2), np.ones((1, 2)), np.array([3.0]), np.array([INF]))
+    with np.errstate(all="ignore"), pytest.raises(CheckFailed, match="no input at all"):
+        box.narrowed()
 
 
 @st.composite

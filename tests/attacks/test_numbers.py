@@ -119,3 +119,25 @@ def test_a_checker_that_believes_its_sums_would_be_fooled(monkeypatch):
         monkeypatch.setattr(module, "gamma", lambda terms: 0.0)
     ends = [ends_of_sum(large, order) for large in LARGE for order in ORDERS]
     assert any(low > -1 or high < 1 for low, high in ends)
+
+
+@pytest.mark.parametrize("small", [1e-200, 2.0**-600])
+def test_a_constant_that_underflows_is_not_forgotten_by_large_weights(small):
+    """Beside ``x``, ``small * small`` is 0 in floats; twice multiplied by ``1 / small`` it is 1."""
+    large = 1 / small
+    nodes = [
+        node("Concat", ["x", "c"], ["a"], axis=1),
+        node("MatMul", ["a", "s"], ["b"]),
+        node("MatMul", ["b", "t"], ["d"]),
+        node("MatMul", ["d", "t"], ["e"]),
+        node("MatMul", ["e", "o"], ["y"]),
+    ]
+    constants = {
+        "c": np.array([[small]]),
+        "s": np.diag([1, small]),
+        "t": np.diag([1, large]),
+        "o": np.ones((2, 1)),
+    }
+    model = onnx_of(nodes, [1, 1], constants)
+    same = onnx_of([node("Identity", ["x"], ["y"])], [1, 1], {})
+    assert not accepted(model, same, forged(model, same, [-1.0], [1.0], bound=0.5))

@@ -6,11 +6,13 @@ import gzip
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import helper
 
 from attacks.forging import accepted, forged, onnx_of
-from relutrim.errors import RelutrimError
+from relutrim.certificate.check import read_front
+from relutrim.errors import RelutrimError, UnsupportedError
 
 node = helper.make_node
 
@@ -108,3 +110,53 @@ def test_a_packed_file_is_one_file():
     content = forged(model, model, [-1.0], [1.0], bound=1e-9)
     assert accepted(model, gzip.compress(model), content)
     assert not accepted(model, gzip.compress(model) + gzip.compress(more.SerializeToString()), content)
+
+
+def runs(content: bytes, x: np.ndarray) -> np.ndarray:
+    """The first output of a model in a runtime."""
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": x})[0]
+
+
+def whole(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+ODD = {
+    "squeeze along an empty list": (
+        [
+            node("Squeeze", ["x", "e"], ["u"]),
+            node("Unsqueeze", ["u", "z"], ["v"]),
+            node("MatMul", ["v", "w"], ["y"]),
+        ],
+        [1, 2, 1, 2],
+        {"e": whole(), "z": whole(0), "w": np.ones((2, 2), np.float32)},
+    ),
+    "go back to behind the last": (
+        [
+            node("Slice", ["x", "s", "e", "a", "d"], ["u"]),
+            node("Concat", ["x", "u"], ["v"], axis=1),
+            node("ReduceSum", ["v", "a"], ["y"], keepdims=1),
+        ],
+        [1, 3],
+        {"s": whole(2), "e": whole(2**63 - 1), "a": whole(1), "d": whole(-1)},
+    ),
+    "split into more than there is": (
+        [
+            node("Split", ["x"], ["u"], axis=1, num_outputs=2),
+            node("ReduceSum", ["u", "a"], ["y"], keepdims=1),
+        ],
+        [1, 4],
+        {"a": whole(1)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_a_runtime_reads_otherwise_is_refused(name):
+    """A runtime takes the model, so the checker must see the same in it, or refuse it."""
+    nodes, shape, constants = ODD[name]
+    content = onnx_of(nodes, shape, constants, double=False, opset=18)
+    assert runs(content, np.ones(shape, np.float32)).size
+    with pytest.raises(UnsupportedError):
+        read_front(content, "model")

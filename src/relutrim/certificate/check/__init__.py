@@ -12,7 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ def check(
             raise InputError(
                 f"a tolerance of {tolerance:g} makes no sense; it is how far outputs may be away"
             )
-        domain = _domain(archive)
+        domain = replace(_domain(archive), deadline=deadline)
         model_content, out_content = (
             _certified(archive, key, content, report, translated, deadline)
             for key, content in (("model", model), ("out", out))
@@ -215,7 +215,10 @@ def _covered(domain: Domain, asked: Asked | None, graph: Graph, report: Report) 
         raise InputError(f"the certified domain has {domain.lo.size} inputs, and MODEL {graph.sizes[0]}")
     report.lines.append(f"domain: {domain!s:.300}")
     if asked is not None:
-        why = domain.contains(asked.spread(domain.lo.size, graph.shape[1] if len(graph.shape) > 2 else 1))
+        wanted = asked.spread(domain.lo.size, graph.shape[1] if len(graph.shape) > 2 else 1)
+        if not ((wanted.lo <= wanted.hi).all() and (wanted.lower <= wanted.upper).all()):
+            raise InputError("the domain asked for is empty: a lower end is above its upper one")
+        why = domain.contains(wanted)
         if why is not None:
             raise CheckFailed(f"the certified domain does not contain the one asked for: {why}")
         report.lines.append("the domain asked for lies in it")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from relutrim.certificate.check.rounding import ETA, ROOM, Array, centred, gamma
-from relutrim.errors import InputError
+from relutrim.errors import CheckFailed, InputError
 
 _SWEEPS = 4
+_NUMBERS = 2**22
+"""How many coefficients are looked at at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +27,8 @@ class Domain:
     upper: Any = ()
     mean: Any = None
     std: Any = None
+    deadline: float = field(default=float("inf"), kw_only=True)
+    """When it has taken too long to compute with it."""
 
     def __str__(self) -> str:
         """In words: of a box only the outermost ends, so a reader who wants more asks for a domain."""
@@ -65,14 +70,24 @@ class Domain:
         return None
 
     def narrowed(self) -> Domain:
-        """The same points in a smaller box: between the least and the largest value of each input. Where no
-        point is left, the box stays as it is, which is not wrong either.
+        """The same points in a smaller box: between the least and the largest value of each input. Of no
+        points at all everything is true, so nothing is said of them.
         """
         if not len(self.rows):
             return self
-        every = np.eye(self.lo.size)
-        lo, hi = np.fmax(self.lo, self.least(every)), np.fmin(self.hi, -self.least(-every))
-        return replace(self, lo=lo, hi=hi) if (lo <= hi).all() else self
+        lo, hi = self.lo.copy(), self.hi.copy()
+        for piece in self.pieces(lo.size):
+            every = np.eye(len(lo[piece]), lo.size, piece.start)
+            lo[piece] = np.fmax(lo[piece], self.least(every))
+            hi[piece] = np.fmin(hi[piece], -self.least(-every))
+        if not (lo <= hi).all():
+            raise CheckFailed("no input at all satisfies the certified domain's constraints")
+        return replace(self, lo=lo, hi=hi)
+
+    def pieces(self, count: int) -> list[slice]:
+        """So many forms, as many at a time as there may be in memory."""
+        step = max(1, _NUMBERS // max(1, self.lo.size))
+        return [slice(at, min(at + step, count)) for at in range(0, count, step)]
 
     def least(self, forms: Array) -> Array:
         """A number below ``c . x`` on the whole domain, for each row ``c``, whatever the rounding.
@@ -99,6 +114,8 @@ class Domain:
         duals = np.zeros((len(forms), len(self.rows)))
         for _ in range(1 if len(self.rows) == 1 else _SWEEPS):
             for j in range(len(self.rows)):
+                if time.monotonic() > self.deadline:
+                    raise CheckFailed("not checked: the domain's constraints take longer than the limit")
                 duals[:, j] = 0
                 duals[:, j] = self._best(forms - duals @ self.rows, j)
         return np.where(np.isfinite(duals), duals, 0.0)

@@ -27,7 +27,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relutrim.certificate.check.expressions import Expression, Symbols, push
+from relutrim.certificate.check.expressions import Expression, Symbols, Values, push
 from relutrim.certificate.check.maps import Graph
 from relutrim.certificate.check.ranges import Layer, Ranges
 from relutrim.certificate.check.rounding import ETA, Array, Index, down, up
@@ -87,27 +87,29 @@ class Comparison:
         domain, (low, high) = self._ranges.domain, gap.ends(self.symbols)
         if len(domain.rows):
             inputs = gap.ids < domain.lo.size
-            forms = np.zeros((len(gap.c), domain.lo.size))
-            forms[:, gap.ids[inputs]] = gap.a[inputs].T
             rest = Expression(gap.ids[~inputs], gap.a[~inputs], gap.c, gap.r).ends(self.symbols)
-            low = np.fmax(low, down(rest[0] + domain.least(forms)))
-            high = np.fmin(high, up(rest[1] - domain.least(-forms)))
+            for piece in domain.pieces(len(gap.c)):
+                forms = np.zeros((len(gap.c[piece]), domain.lo.size))
+                forms[:, gap.ids[inputs]] = gap.a[inputs, piece].T
+                low[piece] = np.fmax(low[piece], down(rest[0][piece] + domain.least(forms)))
+                high[piece] = np.fmin(high[piece], up(rest[1][piece] - domain.least(-forms)))
         return np.maximum(0.0, np.maximum(-low, high))
 
     @np.errstate(all="ignore")
     def _through(
         self, graph: Graph, hints: Hints, layer: Callable[[int, Expression, Hint], Expression]
     ) -> list[Expression]:
-        values, number = [self._inputs], 0
-        for node in graph.nodes:
+        values, number = Values(graph, self._inputs), 0
+        while (following := values.following()) is not None:
             self._ranges.in_time()
-            inputs = [values[i] for i in node.inputs]
+            node, inputs = following
             if node.operation is not None:
-                values.append(push(node.operation, inputs, self.symbols))
+                values.add(push(node.operation, inputs, self.symbols))
                 continue
-            values.append(layer(number, inputs[0], hints(number, inputs[0])))
+            made = layer(number, inputs[0], hints(number, inputs[0]))
+            values.add(made, inputs[0], made)
             number += 1
-        return [values[output.number] for output in graph.outputs.values()]
+        return values.outputs()
 
     def _model_layer(self, number: int, inputs: Expression, hint: Hint) -> Expression:
         known, match = self._ranges.layers[number], hint.kind == MATCH

@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from relutrim.certificate.check.maps import Affine, picked
+from relutrim.certificate.check.maps import Affine, Graph, Node, picked
 from relutrim.certificate.check.rounding import ETA, ROOM, Array, Index, U, centred, gamma
 from relutrim.errors import CheckFailed
 
 MOST_NUMBERS = 2**26
 """No expression may hold more coefficients: half a gigabyte."""
+MOST_KEPT = 2**28
+"""Nor may all expressions that are kept at the same time."""
 
 
 @dataclass
@@ -122,6 +124,37 @@ class Expression:
         return Expression(ids, made, constant, (self.r + np.abs(scale) * other.r + off) * ROOM)
 
 
+class Values:
+    """What the nodes of a graph made so far: each as long as a node or an output is to read it."""
+
+    def __init__(self, graph: Graph, first: Expression) -> None:
+        self._graph, self._made, self._count, self._kept = graph, {0: first}, 0, first.a.size
+        self._last = {number: at for at, node in enumerate(graph.nodes) for number in node.inputs}
+        self._last |= {output.number: len(graph.nodes) for output in graph.outputs.values()}
+
+    def following(self) -> tuple[Node, list[Expression]] | None:
+        """The node that is next, and what it reads."""
+        if self._count == len(self._graph.nodes):
+            return None
+        node = self._graph.nodes[self._count]
+        return node, [self._made[number] for number in node.inputs]
+
+    def add(self, value: Expression, *stay: Expression) -> None:
+        """What that node makes, and what stays in memory for good."""
+        at, self._count = self._count, self._count + 1
+        self._made[self._count] = value
+        self._kept += value.a.size + sum(one.a.size for one in stay)
+        for number in {*self._graph.nodes[at].inputs, self._count}:
+            if self._last.get(number, at) <= at:
+                self._kept -= self._made.pop(number).a.size
+        if self._kept > MOST_KEPT:
+            raise CheckFailed("not checked: all expressions together are too large")
+
+    def outputs(self) -> list[Expression]:
+        """Those of the graph."""
+        return [self._made[output.number] for output in self._graph.outputs.values()]
+
+
 def _bounded(symbols: int, entries: int) -> None:
     if symbols * entries > MOST_NUMBERS:
         raise CheckFailed(
@@ -150,10 +183,10 @@ def push(operation: Affine, inputs: Sequence[Expression], symbols: Symbols) -> E
         if part.radius is not None:
             r = r + picked((before.magnitude(reach) + before.r)[None], part.index)[0] * part.radius + ETA
         weight = weight + part.forward(np.abs(before.c)[None], absolute=True)[0]
-        exact = exact and bool(lone.all()) and not before.r.any()
+        exact = exact and bool(lone.all()) and not (before.r.any() or before.c.any())
     # Adding constants rounds where there are at least two.
     several = (weight > 0) & ((operation.bias != 0) | (terms > 0))
     r = r + np.where(several, gamma(terms + 2) * (weight + np.abs(operation.bias)), 0.0)
-    if terms and (weight.any() or not exact):  # what underflow may have lost
+    if terms and not exact:  # what underflow may have lost
         r = r + (terms + 2) * ETA * (4 + float(reach[ids].sum()))
     return Expression(ids, a, c, r * ROOM).trimmed()

@@ -28,7 +28,8 @@ from relutrim.certificate.check.rounding import ETA, ROOM, Array, Index, down, g
 from relutrim.errors import CheckFailed
 
 KINDS = ("equation", "above", "below", "off", "domain")
-_MOST = 2**25
+MOST = 2**25
+"""No program may have more coefficients."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Program:
             if x is not None:
                 self.units[place] = Unit(ranges.layers[place[0]], place[1], x, y, y + 1)
         width = count + 2 * len(self.units)
-        if width * total > _MOST:
+        if width * total > MOST:
             raise CheckFailed(f"not checked: a proof with {total} rows and cuts over {width} columns")
         self.lo, self.hi = np.zeros(width), np.ones(width)
         self.lo[:count], self.hi[:count] = ranges.symbols.lo, ranges.symbols.hi

@@ -50,17 +50,23 @@ def _moved(call: Call) -> list[Tensor]:
 
 def _agreed(call: Call, shape: tuple[int, ...]) -> None:
     """Refuse what would take too much, and where the reference implementation does something else than ONNX
-    says: axes that are not in order it takes one after the other, and a start before the first entry it does
-    not move to that entry.
+    says, or than runtimes do: axes that are not in order it takes one after the other, and none as none
+    (others squeeze all); going back, it does not move a start before the first entry to that entry, nor an
+    end behind the last to the first; and it splits into as many parts as the attribute says.
     """
     kind, axes = call.node.op_type, list(call.attribute("axes", ()))
     if kind in ("Squeeze", "Unsqueeze") and len(axes) > 1 and (min(axes) < 0 or axes != sorted(set(axes))):
         raise UnsupportedError(f"its axes {axes} are not in order")
+    if kind == "Squeeze" and call.given(1) is not None and not call.numbers(1, "axes"):
+        raise UnsupportedError("it has a list of axes that is empty")
+    if kind == "Split" and call.attribute("num_outputs", len(call.node.output)) != len(call.node.output):
+        raise UnsupportedError(f"it has {len(call.node.output)} outputs, and says another number")
     if kind == "Slice" and call.given(4) is not None:
-        starts, steps = call.numbers(1, "starts") or [], call.numbers(4, "steps") or []
+        starts, ends, steps = (call.numbers(k, "") or [] for k in (1, 2, 4))
         along = call.numbers(3, "axes") or range(len(starts))
-        if any(d < 0 and s < -shape[a] for s, a, d in zip(starts, along, steps, strict=True)):
-            raise UnsupportedError(f"it begins at {starts}, before the first entry, and goes back")
+        for start, end, axis, step in zip(starts, ends, along, steps, strict=True):
+            if step < 0 and (start < -shape[axis] or end >= shape[axis]):
+                raise UnsupportedError(f"it goes back from {start} to {end}, and there are {shape[axis]}")
     if kind == "Gather":
         along = max(1, shape[call.attribute("axis", 0)])
         size_of([np.asarray(call.inputs[1]).size, math.prod(shape) // along])

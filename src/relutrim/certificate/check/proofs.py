@@ -19,10 +19,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from relutrim.certificate.check.hull import KINDS, Program
+from relutrim.certificate.check.hull import KINDS, MOST, Program
 from relutrim.certificate.check.ranges import Layer, Ranges
 from relutrim.certificate.check.rounding import Array, Index
-from relutrim.errors import InputError
+from relutrim.errors import CheckFailed, InputError
 
 UNIT, INPUT, PART, LEAF, EMPTY = range(5)
 _PARTS = 64
@@ -60,10 +60,10 @@ class Proofs:
         _, entry, sign = self.words(3).tolist()
         if not 0 <= entry < len(layer.lo) or abs(sign) != 1:
             raise InputError("a proof is about a unit that MODEL does not have")
-        rows = self.words(3 * int(self.words(1)[0])).reshape(-1, 3)
+        rows = self.words(3 * self._few(ranges)).reshape(-1, 3)
         cuts = [
             ((number, unit), bool(outside), self.words(count))
-            for _ in range(int(self.words(1)[0]))
+            for _ in range(self._few(ranges))
             for number, unit, outside, count in [self.words(4).tolist()]
         ]
         if not ((rows[:, 2] >= 0) & (rows[:, 2] < len(KINDS))).all():
@@ -85,6 +85,13 @@ class Proofs:
         least = np.minimum(least, _on(ranges, layer, entry, sign, parts))
         if least < np.inf:
             layer.meet(np.array([entry]), float(sign), np.array([least]))
+
+    def _few(self, ranges: Ranges) -> int:
+        """The next integer, a count of rows that a program can have."""
+        count = int(self.words(1)[0])
+        if count > MOST // max(64, len(ranges.symbols.lo)):
+            raise CheckFailed(f"not checked: a proof with {count} rows or cuts")
+        return count
 
     def cases(self, lo: Array, hi: Array, states: Mapping[tuple[int, int], bool]) -> Iterator[Case]:
         """The leaves of the tree that comes next."""

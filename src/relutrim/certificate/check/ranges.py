@@ -22,7 +22,7 @@ from typing import TypeAlias
 import numpy as np
 
 from relutrim.certificate.check.domain import Domain, box_least
-from relutrim.certificate.check.expressions import Expression, Symbols, push
+from relutrim.certificate.check.expressions import Expression, Symbols, Values, push
 from relutrim.certificate.check.maps import Graph
 from relutrim.certificate.check.rounding import ETA, ROOM, Array, Index, gamma, up
 from relutrim.errors import CheckFailed
@@ -91,7 +91,7 @@ class Ranges:
     def __post_init__(self) -> None:
         self.box = Box(self.domain.lo[None], self.domain.hi[None], self.domain)
         self.symbols = Symbols()
-        self._values = [self.symbols.add(self.domain.lo, self.domain.hi)]
+        self._values = Values(self.graph, self.symbols.add(self.domain.lo, self.domain.hi))
         self.places = np.arange(self.domain.lo.size)
         """The place of each symbol: inputs first, then all units of the layers one behind the other."""
 
@@ -102,13 +102,12 @@ class Ranges:
 
     def advance(self) -> Layer | None:
         """Go on to the next layer, which is to be closed by :meth:`close`."""
-        while len(self._values) <= len(self.graph.nodes):
+        while (following := self._values.following()) is not None:
             self.in_time()
-            node = self.graph.nodes[len(self._values) - 1]
-            inputs = [self._values[i] for i in node.inputs]
+            node, inputs = following
             if node.operation is None:
                 return Layer(inputs[0], *inputs[0].ends(self.symbols))
-            self._values.append(push(node.operation, inputs, self.symbols))
+            self._values.add(push(node.operation, inputs, self.symbols))
         return None
 
     def tighten(self, layer: Layer, entries: Callable[[], Index]) -> None:
@@ -129,7 +128,8 @@ class Ranges:
         self.box.add(layer.lo[None, layer.kept], layer.hi[None, layer.kept])
         made = self.symbols.add(self.box.lo[0, layer.own], self.box.hi[0, layer.own])
         self.layers.append(layer)
-        self._values.append(made if whole else Expression.joined(len(layer.lo), (layer.kept, made)))
+        made = made if whole else Expression.joined(len(layer.lo), (layer.kept, made))
+        self._values.add(made, layer.inputs, *(() if whole else (layer.form,)))
 
     def lower(self, forms: Expression, sign: float, rule: str, box: Box) -> Array:
         """Lower bounds (boxes, entries) of ``sign *`` each entry on each box, by lines of one rule."""

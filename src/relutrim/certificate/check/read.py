@@ -17,6 +17,7 @@ from onnx import AttributeProto, TensorProto
 from relutrim.certificate.check import operators, windows
 from relutrim.certificate.check.call import Call, Draft, Tensor, decoded, size_of
 from relutrim.certificate.check.domain import Domain
+from relutrim.certificate.check.fields import count_fields
 from relutrim.certificate.check.maps import Graph, Value
 from relutrim.certificate.check.rounding import quotient
 from relutrim.errors import InputError, RelutrimError, UnsupportedError
@@ -27,6 +28,7 @@ _PLAIN = {getattr(AttributeProto, kind) for kind in ("INT", "INTS", "FLOAT", "FL
 
 def read(content: bytes, deadline: float = float("inf"), domain: Domain | None = None) -> Graph:
     """The graph of an ONNX file, behind the normalisation of a domain."""
+    count_fields(content, onnx.ModelProto.DESCRIPTOR)
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)

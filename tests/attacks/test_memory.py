@@ -1,0 +1,135 @@
+"""Files that are small until they are read, and what takes long to compute with."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tracemalloc
+import zipfile
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from attacks.forging import accepted, forged, onnx_of, repacked, unpacked
+from relutrim.certificate.check import archive, check, expressions, fields, proofs, read_front
+from relutrim.certificate.check.domain import Domain
+from relutrim.errors import CheckFailed, InputError, UnsupportedError
+
+node = helper.make_node
+
+
+def relu(size: int) -> bytes:
+    return onnx_of([node("Relu", ["x"], ["y"])], [1, size], {})
+
+
+def changed(model: bytes, size: int, **arrays) -> bytes:
+    """A certificate of a model and itself on [0, 1], with other arrays."""
+    document, held, others = unpacked(forged(model, model, [0.0] * size, [1.0] * size, bound=1.0))
+    held |= {name.replace("_", "."): array for name, array in arrays.items()}
+    return repacked(document, held, others)
+
+
+def constrained(size: int, rows, lower: float, upper: float, model: bytes | None = None) -> bytes:
+    ends = {"domain_lower": np.full(len(rows), lower), "domain_upper": np.full(len(rows), upper)}
+    return changed(model or relu(size), size, domain_rows=np.asarray(rows, float), **ends)
+
+
+def peak(called) -> int:
+    """How much memory a call takes, at most."""
+    tracemalloc.start()
+    try:
+        called()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_constraints_take_no_longer_than_the_limit():
+    rows = np.random.default_rng(0).random((1024, 400))
+    with pytest.raises(CheckFailed, match="constraints take longer than the limit"):
+        check(relu(400), relu(400), constrained(400, rows, 40.0, 240.0), seconds=1.0)
+
+
+def test_constraints_on_many_inputs_take_little_memory():
+    """Of 4,000 inputs, a matrix of each with each would take 128 megabytes, several times."""
+    content = constrained(4000, np.ones((1, 4000)), 0.0, 1e9)
+    domain = archive.open_archive(content).arrays
+    rows = Domain(*(domain[f"domain.{name}"] for name in ("lo", "hi", "rows", "lower", "upper")))
+    assert peak(rows.narrowed) < 2**29
+
+
+def test_constraints_on_many_outputs_take_little_memory():
+    where = {"s": np.array([0]), "e": np.array([1]), "a": np.array([1]), "p": np.array([0, 0, 0, 30_000])}
+    nodes = [node("Slice", ["x", "s", "e", "a"], ["u"]), node("Pad", ["u", "p"], ["y"])]
+    model = onnx_of(nodes, [1, 1000], where)
+    content = constrained(1000, np.ones((1, 1000)), 0.0, 600.0, model)
+    # All outputs' coefficients of all inputs would take 240 megabytes, several times.
+    assert peak(lambda: accepted(model, model, content, seconds=5.0)) < 2**29
+
+
+def test_values_that_nobody_reads_any_more_are_forgotten():
+    """Each of 100 values would take two megabytes."""
+    count, size = 100, 512
+    nodes = [node("Mul", [f"v{k}" if k else "x", "c"], [f"v{k + 1}"]) for k in range(count)]
+    out = onnx_of([*nodes, node("Relu", [f"v{count}"], ["y"])], [1, size], {"c": np.array([1 + 2.0**-40])})
+    content = forged(relu(size), out, [0.0] * size, [1.0] * size, bound=1.0)
+    assert peak(lambda: check(relu(size), out, content)) < 100 * 2**20
+
+
+def test_all_that_is_kept_is_bounded(monkeypatch):
+    nodes = [node("Relu", [f"v{k}" if k else "x"], [f"v{k + 1}"]) for k in range(20)]
+    model = onnx_of(nodes, [1, 64], {}, "v20")
+    content = forged(model, model, [-1.0] * 64, [1.0] * 64, bound=1.0)
+    assert accepted(model, model, content)
+    monkeypatch.setattr(expressions, "MOST_KEPT", 10 * 64 * 64)
+    with pytest.raises(CheckFailed, match="together are too large"):
+        check(model, model, content)
+
+
+@pytest.mark.parametrize("cuts", [False, True])
+def test_a_proof_of_very_many_rows_is_refused_before_it_is_read(cuts):
+    model = onnx_of([node("Relu", ["x"], ["a"]), node("Relu", ["a"], ["y"])], [1, 1], {})
+    count, start = 2**20, [1, 0, 1, 0, 2**20] if cuts else [1, 0, 1, 2**20]
+    words = np.zeros(len(start) + 4 * count + 4, "<i4")
+    words[: len(start)] = start
+    words[-3:] = [0, proofs.LEAF, 0]
+    with pytest.raises(CheckFailed, match="rows or cuts"):
+        check(model, model, changed(model, 1, proof_words=words))
+
+
+def test_a_list_of_very_many_entries_is_not_read():
+    entry = b"PK\1\2\x14\0\x14\0\0\0\0\0\0\0\x21\0" + b"\0" * 12 + b"\1\0" + b"\0" * 16 + b"a"
+    count = 60_000
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, count, count, count * len(entry), 0, 0)
+    content = entry * count + end
+    assert len(zipfile.ZipFile(io.BytesIO(content)).infolist()) == count
+
+    def refused():
+        with pytest.raises(InputError):
+            archive.open_archive(content)
+
+    assert peak(refused) < 2**20
+
+
+def test_a_model_of_very_many_empty_nodes_is_not_parsed(monkeypatch):
+    """Two bytes each; in memory, seventy times as much."""
+    monkeypatch.setattr(fields, "MOST_FIELDS", 2**12)
+    model = onnx.ModelProto.FromString(relu(1))
+    model.graph.node.extend([onnx.NodeProto()] * 2**12)
+    with pytest.raises(UnsupportedError, match="parts"):
+        read_front(model.SerializeToString(), "model")
+
+
+def test_fields_are_counted_as_they_are_parsed():
+    content = relu(1)
+    assert fields.count_fields(content, onnx.ModelProto.DESCRIPTOR) < 40
+    for cut in range(1, len(content)):
+        try:
+            onnx.ModelProto.FromString(content[:cut])
+        except Exception:
+            with pytest.raises(InputError):
+                fields.count_fields(content[:cut], onnx.ModelProto.DESCRIPTOR)
+    with pytest.raises(InputError, match="groups"):
+        fields.count_fields(b"\x0b\x0c", onnx.ModelProto.DESCRIPTOR)
