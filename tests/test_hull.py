@@ -337,6 +337,7 @@ def hard() -> Network:
 
 @pytest.mark.parametrize("garbage", ["nothing", "nan", "noise", "error"])
 def test_a_solver_that_lies_never_makes_a_wrong_verdict(monkeypatch, garbage):
+    """What is decided all the same is decided by steps that need no solver."""
     noise = np.random.default_rng(0)
 
     def solve(self, *limits):
@@ -360,8 +361,6 @@ def test_a_solver_that_lies_never_makes_a_wrong_verdict(monkeypatch, garbage):
             assert verdict != Verdict.ACTIVE or low >= 0
             assert verdict != Verdict.INACTIVE or high <= 0
     assert called
-    # Multipliers of any kind are a start for gradient steps, so rubbish need not be the end.
-    assert not stability.complete or garbage in ("nan", "noise")
 
 
 def test_a_tree_without_a_neuron_to_split_is_given_up():
