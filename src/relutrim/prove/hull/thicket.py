@@ -64,11 +64,14 @@ class Thicket:
     stuck: bool = False
     """Whether a node is open that has nothing to split."""
 
+    @np.errstate(over="ignore", invalid="ignore")
     def __post_init__(self, deadline: Deadline) -> None:
         program = self.model.program
         made_of = float(np.abs(program.cost) @ np.maximum(*map(np.abs, self.model.ends))) + abs(
             program.offset
         )
+        if not np.isfinite(made_of):
+            raise RuntimeError("what overflows proves nothing")
         for dtype, share in ((torch.float32, 1e-6), (torch.float64, 1e-11)):
             self._dual, self._enough = Dual(self.model, self.device, dtype), share * made_of
             self._ample = max(self._enough, _AMPLE * made_of)
