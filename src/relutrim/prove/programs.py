@@ -289,7 +289,7 @@ class Programs:
             if self._open(wanted):
                 if not tree.dead:
                     left.append((wanted, tree))
-                elif tree.depth < _ALL and not self.deadline.passed:
+                elif tree.depth < len(self.cascade.network.relus) and not self.deadline.passed:
                     left.append((wanted, self._planted(ranges, wanted, _ALL)))
         return [(wanted, tree) for wanted, tree in left if tree is not None]
 

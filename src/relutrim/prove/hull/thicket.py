@@ -28,6 +28,9 @@ from relutrim.prove.parallel import spread
 
 _STEPS = 60
 _ROOT_STEPS = 200
+"""At the root, where the program is not small."""
+_SMALL = 64
+"""Neurons of a program that is."""
 _FINE = 3e-4
 """Where the root's bound is a smaller part of what it is made of, single precision does not do."""
 _AMPLE = 1e-4
@@ -195,7 +198,8 @@ class Thicket:
                 self._lean(level, own, use.weights[:, 0].double().cpu().numpy())
         with _one_thread():
             pace = self._dual.cost.new_ones(1)
-            found = climb(self._dual, first, marks, pace, _ROOT_STEPS, np.inf, deadline)
+            steps = _ROOT_STEPS if len(self.model.neurons) > _SMALL else _STEPS
+            found = climb(self._dual, first, marks, pace, steps, np.inf, deadline)
         first = found.batch
         uses = self._dual.run(first, marks).uses
         self._dual.scales = [
