@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,23 @@ def test_steps_of_another_network_are_not_taken(steps: Path, tmp_path: Path) -> 
     assert small(tmp_path, measures=STEPS).run(Serial()) == 0
     new = [line for line in read_lines(tmp_path) if line["sha256"] in hashes]
     assert len(new) == len(read_lines(steps))
+
+
+def test_a_bound_that_was_damaged_is_not_taken(steps: Path, tmp_path: Path) -> None:
+    """Without the seal a neuron would be called stable because of one wrong digit in a file."""
+    text, damaged = [], 0
+    for raw in file_of(steps).read_text().splitlines():
+        line = json.loads(raw)
+        if "neuron_time_limit" in line["options"]:
+            continue  # the outcome, which is to be made again
+        if line["stage"] == STAGE:
+            line["result"]["known"]["upper"] = -1.0
+            damaged += 1
+        text.append(json.dumps(line))
+    assert damaged
+    file_of(tmp_path).write_text("\n".join(text) + "\n")
+    assert small(tmp_path, measures=STEPS).run(Serial()) == 0
+    assert outcome(tmp_path) == outcome(steps)
 
 
 def test_a_neuron_whose_task_fails_is_tried_again_and_nothing_else(

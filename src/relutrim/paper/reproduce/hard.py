@@ -71,9 +71,13 @@ class HardNeurons:
         self._executor.close()
 
     def _known(self, task: Task) -> Line | None:
-        """What an earlier run found, if it was about the very same network."""
+        """What an earlier run found, if it was about the very same network and is as it was written: bounds
+        of a neuron are taken at their word, so a number that was damaged since must not be.
+        """
         line = self._lines.get(task.key)
         if line is None or line["status"] != DONE or line["sha256"] != task.about["sha256"]:
+            return None
+        if task.stage == STAGE and line["result"].get("seal") != key_of(line["result"].get("known")):
             return None
         return line
 

@@ -23,6 +23,7 @@ from relutrim.network.graph import Network
 from relutrim.network.operators import Relu
 from relutrim.paper.dataset import Array, Dataset
 from relutrim.paper.reproduce.magnitude import magnitude_pruning
+from relutrim.paper.reproduce.rows import key_of
 from relutrim.prove.cascade import Known
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict
@@ -182,18 +183,20 @@ def _hard(subject: Subject, *, relu: str, neuron: int, time_limit: float) -> dic
     rows = [layer.active_witness[neuron], layer.inactive_witness[neuron]]
     inputs = stability.witnesses[[row for row in rows if row >= 0]]
     verdict = Verdict(layer.verdict[neuron])
+    known = {
+        "relu": relu,
+        "neuron": neuron,
+        "lower": _finite(float(layer.lower[neuron])),
+        "upper": _finite(float(layer.upper[neuron])),
+        "inputs": [base64.b64encode(row.astype("<f8").tobytes()).decode() for row in inputs],
+    }
     return {
         "seconds": round(stability.seconds, 4),
         "complete": verdict is not Verdict.UNKNOWN,
         "verdict": verdict.word,
         "layers": [[1, *(int(verdict is v) for v in (Verdict.ACTIVE, Verdict.INACTIVE, Verdict.UNKNOWN))]],
-        "known": {
-            "relu": relu,
-            "neuron": neuron,
-            "lower": _finite(float(layer.lower[neuron])),
-            "upper": _finite(float(layer.upper[neuron])),
-            "inputs": [base64.b64encode(row.astype("<f8").tobytes()).decode() for row in inputs],
-        },
+        "known": known,
+        "seal": key_of(known),
     }
 
 
