@@ -4,8 +4,8 @@
    solutions are where the search goes on from.
 2. If any neuron resists: the ranges of the neurons that it depends on are tightened by programs of their own,
    layer by layer, from the first. Each is a smaller problem, and every reader profits.
-3. Trees for the rest, all grown in turn by ever more nodes: their roots are solved as programs, and from
-   there many nodes at a time are bounded by gradient steps.
+3. Trees for the rest, all grown in turn: node by node, each a linear program, for a while; then many nodes
+   at a time, bounded by steps that need no solver.
 
 All programs of a round start from the same ranges and are merged in order, so the outcome depends on how far
 the time reaches, but not on how many run at once.

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relutrim.prove.hull.layers import Layer, free_columns, layers_of
+from relutrim.prove.hull.layers import Layer, free_columns, layers_of, without
 from relutrim.prove.hull.model import Model
 
 _LEAST = 1e-3
@@ -84,9 +84,7 @@ class Level:
             return np.take_along_axis(matrix, self.places, 1)
 
         def half(matrix: np.ndarray) -> np.ndarray:
-            rest = matrix.copy()
-            np.put_along_axis(rest, self.places, 0.0, axis=1)
-            return 0.5 * rest
+            return 0.5 * without(matrix, self.places)
 
         self.columns, self.read, self.place = (
             index(part) for part in (layer.columns, layer.read, self.places.reshape(-1))
@@ -105,6 +103,13 @@ class Level:
         self.high = tensor(layer.largest.sum(1) - half(layer.largest).sum(1))[:, None]
         low, high = (end[layer.read] for end in ends)
         self.low, self.span = tensor(low)[:, None], tensor(np.where(high > low, high - low, 1.0))[:, None]
+
+    def middling(self) -> Multipliers:
+        """Multipliers of one node to begin with: something of everything."""
+        lean = torch.full_like(self.bias, 0.5)
+        mix = torch.stack([self.hi, -self.lo, torch.zeros_like(lean), (self.hi - self.lo) / 2]).clamp(min=0)
+        mix = torch.where(self.both, mix / mix.sum(0).clamp(min=1e-30), 0.25)
+        return Multipliers(lean, mix, torch.zeros_like(lean), torch.full_like(self.terms, 0.5))
 
 
 class Use(NamedTuple):

@@ -102,3 +102,10 @@ def free_columns(model: Model) -> Index:
     """The columns where a program begins: those of no neuron."""
     owned = {column for n in model.neurons for column in (n.column, n.state, n.total)}
     return np.array([c for c in range(len(model.ends[0])) if c not in owned], dtype=np.int64)
+
+
+def without(matrix: Array, places: Index) -> Array:
+    """The matrix without the entries at these places, one row of them for each of its rows."""
+    found = matrix.copy()
+    np.put_along_axis(found, places, 0.0, axis=1)
+    return found

@@ -29,7 +29,7 @@ from itertools import groupby
 import numpy as np
 
 from relutrim.network.operators import Array
-from relutrim.prove.hull.layers import Layer, free_columns, layers_of, too_large
+from relutrim.prove.hull.layers import Layer, free_columns, layers_of, too_large, without
 from relutrim.prove.hull.model import Model
 from relutrim.prove.hull.program import Index
 from relutrim.rounding import ETA, gamma
@@ -232,7 +232,7 @@ class _Step:
 
     def reads(self, layer: Layer, places: Index) -> tuple[Array, Array]:
         """The coefficients of what the layer reads, and the sum of the sizes of their terms."""
-        rest = _rest(layer.weight, places)
+        rest = without(layer.weight, places)
         # The weight comes last: if a product of it underflowed first, that would be multiplied by the cut.
         near = np.take_along_axis(layer.weight, places, 1)[:, :, None] * (self.share * self.cut[:, None])
         found = layer.weight.T @ self.through + 0.5 * (rest.T @ self.cut)
@@ -248,16 +248,9 @@ def _ends_of_sums(layer: Layer, places: Index, share: Array) -> tuple[Array, Arr
     be off.
     """
     least, most = (np.take_along_axis(end, places, 1)[:, :, None] for end in (layer.smallest, layer.largest))
-    beside = [_rest(end, places) for end in (layer.smallest, layer.largest)]
+    beside = [without(end, places) for end in (layer.smallest, layer.largest)]
     low = (share * least).sum(1) + 0.5 * beside[0].sum(1)[:, None]
     high = ((1.0 - share) * most).sum(1) + 0.5 * beside[1].sum(1)[:, None]
     size = (np.abs(least) + np.abs(most)).sum(1) + sum(np.abs(end).sum(1)[:, None] for end in beside)
     width = layer.weight.shape[1]
     return low, high, gamma(width + 16) * size + (4 * width + 16) * ETA
-
-
-def _rest(matrix: Array, places: Index) -> Array:
-    """The matrix without the entries at these places."""
-    found = matrix.copy()
-    np.put_along_axis(found, places, 0.0, axis=1)
-    return found

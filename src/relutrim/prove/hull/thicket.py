@@ -18,8 +18,7 @@ from torch import Tensor
 from relutrim.network.operators import Array
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.ascent import climb
-from relutrim.prove.hull.cuts import Cut
-from relutrim.prove.hull.dual import Dual, Level, Multipliers
+from relutrim.prove.hull.dual import Dual, Multipliers
 from relutrim.prove.hull.model import Model
 from relutrim.prove.hull.packed import packed_bounds
 from relutrim.prove.hull.packing import packed
@@ -57,7 +56,6 @@ class Thicket:
     """
 
     model: Model
-    root: Leaf
     open: list[dict[int, bool]]
     device: torch.device
     deadline: InitVar[Deadline]
@@ -186,16 +184,12 @@ class Thicket:
         return [torch.as_tensor(level.layer.marks(cases), device=self.device) for level in self._dual.levels]
 
     def _first(self, deadline: Deadline) -> tuple[float, list[Multipliers]]:
-        """The root's bound and multipliers: those that its program ended with, and steps from there.
+        """The root's bound and multipliers.
 
         Pushes get their units here: what each neuron weighs at the root, or all of a layer on average.
         """
         marks = self._marks([{}])
-        first = [self._of_root(level) for level in self._dual.levels]
-        for _ in range(2):  # leans are parts of weights, which depend on the leans behind
-            uses = self._dual.run(first, marks).uses
-            for level, own, use in zip(self._dual.levels, first, uses, strict=True):
-                self._lean(level, own, use.weights[:, 0].double().cpu().numpy())
+        first = [level.middling() for level in self._dual.levels]
         with _one_thread():
             pace = self._dual.cost.new_ones(1)
             steps = _ROOT_STEPS if len(self.model.neurons) > _SMALL else _STEPS
@@ -206,48 +200,6 @@ class Thicket:
             torch.maximum(use.weights.abs(), use.weights.abs().mean()).clamp(min=1e-30) for use in uses
         ]
         return float(found.bound), first
-
-    def _of_root(self, level: Level) -> Multipliers:
-        """Mixtures and shares as the duals of the root's rows have them."""
-        at = _first_rows(self.model)
-        cuts: dict[int, list[tuple[float, Cut]]] = {}
-        for cut, dual in self.root.cuts:
-            cuts.setdefault(cut.neuron, []).append((max(0.0, -dual), cut))
-        layer = level.layer
-        count = len(layer.numbers)
-        mix, share = np.zeros((4, count, 1)), np.full((*level.places.shape, 1), 0.5)
-        for i, number in enumerate(layer.numbers):
-            neuron = self.model.neurons[number]
-            if neuron.state < 0:
-                mix[2, i] = 1.0
-                continue
-            row = at[neuron.column]
-            mix[:2, i, 0] = [max(0.0, -self.root.rows.get(row + k, 0.0)) for k in (2, 3)]
-            own = cuts.get(number, [])
-            mix[3, i] = sum(dual for dual, _ in own)
-            if mix[3, i] > 0:
-                all_shares = np.zeros(layer.weight.shape[1])
-                for dual, cut in own:
-                    all_shares[np.searchsorted(layer.read, neuron.inputs)] += dual * cut.chosen
-                share[i, :, 0] = (all_shares / mix[3, i])[level.places[i]]
-            if not mix[:, i].sum() > 0:
-                mix[:2, i, 0] = neuron.hi, -neuron.lo
-                mix[3, i] = (neuron.hi - neuron.lo) / 2
-        mix /= np.maximum(mix.sum(0), 1e-300)
-        dtype, device = self._dual.dtype, self.device
-        mix_, share_ = (torch.as_tensor(part, dtype=dtype, device=device) for part in (mix, share))
-        lean = mix_.new_full((count, 1), 0.5)
-        return Multipliers(lean, mix_, torch.zeros_like(lean), share_.clamp(0, 1))
-
-    def _lean(self, level: Level, own: Multipliers, weights: Array) -> None:
-        if not self.root.rows:
-            return
-        at = _first_rows(self.model)
-        for i, number in enumerate(level.layer.numbers):
-            neuron = self.model.neurons[number]
-            if neuron.state >= 0 and weights[i] > 0:
-                dual = self.root.rows.get(at[neuron.column] + 1, 0.0)
-                own.lean[i, 0] = min(1.0, max(0.0, dual / float(weights[i])))
 
     def _leaves(
         self, batch: Sequence[Multipliers], states: Sequence[dict[int, bool]], likely: Tensor
@@ -313,11 +265,3 @@ class _Threads:
 
 
 _THREADS = _Threads()
-
-
-def _first_rows(model: Model) -> dict[int, int]:
-    """By a neuron's column: where its rows begin."""
-    first: dict[int, int] = {}
-    for at, row in enumerate(model.program.rows[: model.base]):
-        first.setdefault(row.owner, at)
-    return first

@@ -98,8 +98,8 @@ class Tree:
                 self.watch(self, False)
 
     def spread(self, nodes: int, deadline: Deadline, device: torch.device, jobs: int = 1) -> None:
-        """Work on up to so many more nodes, many at a time, from the root's solution on, if it has one; node
-        by node where the program is too large for that.
+        """Work on up to so many more nodes, many at a time; node by node where the program is too large for
+        that.
         """
         if too_large(self.model):
             self.grow(nodes, deadline)
@@ -111,7 +111,7 @@ class Tree:
             if not self.model.both:  # nothing to split
                 self.dead = True
                 return
-            self._thicket = Thicket(self.model, self._leaf_of_root(), self._open, device, deadline)
+            self._thicket = Thicket(self.model, self._open, device, deadline)
         thicket, until = self._thicket, self.nodes + nodes - known
         while self.nodes < until and not (self.closed or self.dead or deadline.passed):
             before = thicket.nodes
@@ -131,11 +131,6 @@ class Tree:
     def rest(self) -> None:
         """Let go of what takes much memory and can be made again."""
         self._thicket = None
-
-    def _leaf_of_root(self) -> Leaf:
-        """The root with its multipliers, as far as it has been solved."""
-        leaves = self.proof.leaves if self.proof is not None else ()
-        return leaves[0] if len(leaves) == 1 and not leaves[0].states else Leaf({}, math.nan)
 
     def _solve(self, states: dict[int, bool], rounds: tuple[int, int], deadline: Deadline) -> None:
         self.model.split(states)
