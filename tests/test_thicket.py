@@ -5,6 +5,7 @@ is up or something breaks.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -20,6 +21,7 @@ from relutrim.network import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull import thicket as module
+from relutrim.prove.hull.ascent import climb
 from relutrim.prove.hull.dual import Dual, Multipliers
 from relutrim.prove.hull.model import Goal, Model
 from relutrim.prove.hull.packed import fits, packed_bounds
@@ -84,6 +86,25 @@ def models(problem) -> list[Model]:
         for relu, neuron in open_neurons(cascade)[:3]
     ]
     return [model for model in (Model(cascade.backward, goal) for goal in goals) if model.both]
+
+
+@slow
+@given(strategies.problems(max_layers=3), st.integers(0, 2**16))
+def test_steps_end_no_worse_than_with_leans_at_their_ends_and_without_pushes(problem, seed):
+    for model in models(problem):
+        dual = Dual(model, CPU, torch.float64)
+        batch = any_multipliers(dual, 3, np.random.default_rng(seed))
+        marks = [torch.zeros(len(level.layer.numbers), 3) for level in dual.levels]
+        found = climb(dual, batch, marks, torch.ones(3), 5, math.inf, Deadline(60))
+        assert torch.equal(found.bound, dual.run(found.batch, marks).bound)
+        for layers in (1, len(dual.levels)):
+            ends = [
+                own
+                if number < len(dual.levels) - layers
+                else replace(own, lean=own.lean.round(), push=0 * own.push)
+                for number, own in enumerate(found.batch)
+            ]
+            assert (found.bound >= dual.run(ends, marks).bound - 1e-12 * found.bound.abs()).all()
 
 
 def some_states(model: Model, random) -> dict[int, bool]:

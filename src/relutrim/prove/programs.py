@@ -1,11 +1,14 @@
 """The last stage of the cascade: linear programs for what bounds and searches leave open.
 
-1. A program per missing state, over the last two layers before the neuron, then over three. Inputs of their
-   solutions are where the search goes on from.
-2. If any neuron resists: the ranges of the neurons that it depends on are tightened by programs of their own,
+1. A tree per missing state, many nodes at a time, bounded by steps that need no solver: some hundred nodes.
+2. For what is left a program each, over the last two layers before the neuron, then over three. Inputs of
+   their solutions are where the search goes on from.
+3. If any neuron resists: the ranges of the neurons that it depends on are tightened by programs of their own,
    layer by layer, from the first. Each is a smaller problem, and every reader profits.
-3. Trees for the rest, all grown in turn: node by node, each a linear program, for a while; then many nodes
-   at a time, bounded by steps that need no solver.
+4. Trees for the rest, all grown in turn: node by node, each a linear program, for a while; then many nodes
+   at a time again, to the end.
+
+Where programs are small the first step is left out: solving them takes no time, and they decide ties too.
 
 All programs of a round start from the same ranges and are merged in order, so the outcome depends on how far
 the time reaches, but not on how many run at once.
@@ -34,9 +37,12 @@ if TYPE_CHECKING:
 
 _DIVE_SECONDS = 5.0
 _TIGHTEN_ROUNDS = 4
-_FIRST_NODES = 8
-_TURNS = (8, 32, 128)
+_TURNS = (8, 32)
 """Nodes of the turns in which trees grow node by node."""
+_EARLY = (16, 64, 256, 1024)
+"""Nodes of the turns before any program."""
+_SMALL = 16
+"""Neurons of programs that are quicker than these."""
 _TURN_SECONDS = 15.0
 """What a tree has for one such turn."""
 _WIDE_NODES = 64
@@ -80,9 +86,9 @@ class Programs:
 
     def run(self) -> None:
         """Until everything is decided, nothing leads on, or time is up."""
+        self._early()
         open_ = self.roots()
         if open_:
-            self._turn(open_, _FIRST_NODES)
             self._tighten(open_)
             self._trees()
 
@@ -109,6 +115,18 @@ class Programs:
         seen = cascade.witnesses.seen[wanted.relu]
         shown = (seen.inactive if wanted.sign > 0 else seen.active)[wanted.neuron] >= 0
         return bool(cascade.undecided(cascade.network[wanted.relu])[wanted.neuron]) and not bool(shown)
+
+    def _early(self) -> None:
+        """Trees without programs, while they lead anywhere."""
+        wanted = self._wanted()
+        for start in range(0, len(wanted), _CHUNK):
+            chunk = [want for want in wanted[start : start + _CHUNK] if self._open(want)]
+            trees = [pair for pair in self._plant(_TREE_DEPTH, chunk) if len(pair[1].model.both) > _SMALL]
+            count = len(trees)
+            for nodes in _EARLY:
+                trees = self._turn(trees, nodes, wide=True) if trees else []
+            if count and len(trees) == count:
+                break  # what comes behind is less promising still
 
     def _roots(self, depth: int) -> list[tuple[Wanted, Tree]]:
         """The roots of missing states' programs, while they lead anywhere, and a search from their inputs."""
@@ -231,19 +249,19 @@ class Programs:
         programs are small and goes straight down to inputs that are witnesses, then many nodes at a time over
         more layers.
         """
-        trees = self._plant(3)
+        trees = self._plant(3, self._wanted())
         for nodes in _TURNS:
             trees = self._turn(trees, nodes, seconds=_TURN_SECONDS) if trees else []
-        trees, nodes = self._plant(_TREE_DEPTH), _WIDE_NODES
+        trees, nodes = self._plant(_TREE_DEPTH, self._wanted()), _WIDE_NODES
         while trees and not self.deadline.passed:
             trees = self._turn(trees, nodes, wide=True)
             nodes *= 4
 
-    def _plant(self, depth: int) -> list[tuple[Wanted, Tree]]:
-        """Trees of all that is open, over the ranges as they are now."""
+    def _plant(self, depth: int, wanted: Sequence[Wanted]) -> list[tuple[Wanted, Tree]]:
+        """Trees of these, over the ranges as they are now."""
         ranges = self._frozen()
         trees: list[tuple[Wanted, Tree]] = []
-        for want in self._wanted():
+        for want in wanted:
             if self.deadline.passed:  # a tree takes time to plant, and there may be hundreds
                 return []
             tree = self._planted(ranges, want, depth)

@@ -20,8 +20,14 @@ from torch import Tensor
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.dual import Dual, Multipliers
 
-_LENGTHS = (0.1, 0.2, 0.3, 0.8)
-"""The first step's lengths: lean, mixture, push, share."""
+_LENGTHS = (0.04, 0.2, 0.3, 0.8)
+"""The first steps' lengths: lean, mixture, push, share."""
+_RISE = 8
+"""So many steps are shorter, the first one the most: nobody knows yet how much the slopes vary, and
+a parent's multipliers are good ones.
+"""
+_AVERAGED = 0.85
+"""What remains of an average with every step."""
 _END = 0.15
 """The last step's, as a part of the first's."""
 _MOMENTUM, _SQUARES = 0.88, 0.95
@@ -55,27 +61,24 @@ def climb(
 ) -> Climb:
     """So many steps, fewer if every bound is enough or time is up."""
     batch = [own.clone() for own in batch]
-    kept = [own.clone() for own in batch]
+    best = _Best(dual, states, batch)
     along = [[torch.zeros_like(part) for part in own.parts] for own in batch]
     squares = [[torch.zeros_like(part) for part in own.parts[:3]] for own in batch]
-    best = first = dual.cost.new_full((states[0].shape[1],), -torch.inf)
+    first = best.bound
+    average: list[Multipliers] = []
     total, summed = torch.zeros_like(dual.low), 0
     for number in range(steps):
         found = dual.run(batch, states)
         last = number == steps - 1 or deadline.passed
         if number % _KEEP == 0 or last:
-            better = found.bound > best
-            best = torch.where(better, found.bound, best)
-            for mine, own in zip(kept, batch, strict=True):
-                for held, part in zip(mine.parts, own.parts, strict=True):
-                    torch.where(better, part, held, out=held)
+            best.offer(found.bound, batch)
         if 2 * number >= steps - 1 or number == 0:
             total, summed = total + found.corner, summed + 1
-        if last or (number % _KEEP == 0 and bool((best > enough).all())):
+        if last or (number % _KEEP == 0 and best.all_above(enough)):
             break
         if number == 0:
             first = found.bound
-        length = pace * _END ** (number / steps)
+        length = pace * _END ** (number / steps) * min(1, (number + 1) / _RISE)
         unbiased = (1 - _SQUARES ** (number + 1)) ** 0.5 / (1 - _MOMENTUM ** (number + 1))
         for own, speed, square, slope in zip(
             batch, along, squares, dual.slopes(batch, states, found), strict=True
@@ -93,7 +96,49 @@ def climb(
             own.share.clamp_(0, 1)
             own.mix.clamp_(min=0)
             own.mix /= own.mix.sum(0).clamp_(min=1e-12)
-    gained = (best - first) / first.abs().clamp(min=1e-30)
+        if not average and 2 * number >= steps:
+            average = [own.clone() for own in batch]
+        for mean, own in zip(average, batch, strict=bool(average)):
+            for held, part in zip(mean.parts, own.parts, strict=True):
+                held.lerp_(part, 1 - _AVERAGED)
+    if average and not best.all_above(enough):
+        best.try_out(average)
+    for layers in (best.batch[-1:], best.batch):
+        if not best.all_above(enough):
+            best.try_out([*best.batch[: -len(layers)], *map(_at_ends, layers)])
+    gained = (best.bound - first) / first.abs().clamp(min=1e-30)
     slower = torch.where(gained < _LITTLE, pace / 2, pace).clamp(min=_SLOWEST)
     pace = torch.where(gained > _MUCH, (pace * _FASTER).clamp(max=1), slower)
-    return Climb(best, kept, total / summed, pace)
+    return Climb(best.bound, best.batch, total / summed, pace)
+
+
+class _Best:
+    """The best bounds so far, node by node, and their multipliers."""
+
+    def __init__(self, dual: Dual, states: Sequence[Tensor], batch: Sequence[Multipliers]) -> None:
+        self._dual, self._states = dual, states
+        self.batch = [own.clone() for own in batch]
+        self.bound = dual.cost.new_full((states[0].shape[1],), -torch.inf)
+
+    def offer(self, bound: Tensor, batch: Sequence[Multipliers]) -> None:
+        """Keep these where they are better."""
+        better = bound > self.bound
+        self.bound = torch.where(better, bound, self.bound)
+        for mine, own in zip(self.batch, batch, strict=True):
+            for held, part in zip(mine.parts, own.parts, strict=True):
+                torch.where(better, part, held, out=held)
+
+    def try_out(self, batch: Sequence[Multipliers]) -> None:
+        """Keep these where they turn out to be better."""
+        self.offer(self._dual.run(batch, self._states).bound, batch)
+
+    def all_above(self, enough: float) -> bool:
+        """Whether no node needs more."""
+        return bool((self.bound > enough).all())
+
+
+def _at_ends(own: Multipliers) -> Multipliers:
+    """Leans at the end that they are near, and no pushes: steps only come close to that. Where a node has
+    little left but a constant, such as all neurons of a layer off, close is not enough.
+    """
+    return Multipliers(own.lean.round(), own.mix, torch.zeros_like(own.push), own.share)
