@@ -37,6 +37,10 @@ _TIGHTEN_ROUNDS = 4
 _FIRST_NODES = 8
 _TURNS = (8, 32, 128)
 """Nodes of the turns in which trees grow node by node."""
+_MORE_TURNS = (512, 2048)
+"""The same where programs are small: a node takes milliseconds there, and mostly they end."""
+_FEW = 64
+"""Neurons with both states in a program that is small."""
 _TURN_SECONDS = 15.0
 """What a tree has for one such turn."""
 _WIDE_NODES = 64
@@ -72,6 +76,8 @@ class Programs:
     """Only these neurons of ReLUs, where given."""
     _phase: str = field(default="", init=False)
     """What a journal calls the steps that are on."""
+    _tied: set[Wanted] = field(default_factory=set, init=False)
+    """What has its smallest value at 0, but for rounding: no other tree would prove it."""
 
     def roots(self) -> list[tuple[Wanted, Tree]]:
         """Only what takes no branching; the rest."""
@@ -234,7 +240,11 @@ class Programs:
         trees = self._plant(3)
         for nodes in _TURNS:
             trees = self._turn(trees, nodes, seconds=_TURN_SECONDS) if trees else []
-        trees, nodes = self._plant(_TREE_DEPTH), _WIDE_NODES
+        trees = [(wanted, tree) for wanted, tree in trees if len(tree.model.both) <= _FEW]
+        for nodes in _MORE_TURNS:
+            trees = self._turn(trees, nodes, seconds=_TURN_SECONDS) if trees else []
+        trees = [pair for pair in self._plant(_TREE_DEPTH) if pair[0] not in self._tied]
+        nodes = _WIDE_NODES
         while trees and not self.deadline.passed:
             trees = self._turn(trees, nodes, wide=True)
             nodes *= 4
@@ -291,6 +301,8 @@ class Programs:
                     left.append((wanted, tree))
                 elif tree.depth < len(self.cascade.network.relus) and not self.deadline.passed:
                     left.append((wanted, self._planted(ranges, wanted, _ALL)))
+                elif tree.tied:
+                    self._tied.add(wanted)
         return [(wanted, tree) for wanted, tree in left if tree is not None]
 
 
