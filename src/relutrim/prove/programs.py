@@ -39,8 +39,8 @@ _TURNS = (8, 32, 128)
 """Nodes of the turns in which trees grow node by node."""
 _MORE_TURNS = (512, 2048)
 """The same where programs are small: a node takes milliseconds there, and mostly they end."""
-_FEW = 64
-"""Neurons with both states in a program that is small."""
+_FEW = 256
+"""Columns of a program that is small."""
 _TURN_SECONDS = 15.0
 """What a tree has for one such turn."""
 _WIDE_NODES = 64
@@ -240,7 +240,7 @@ class Programs:
         trees = self._plant(3)
         for nodes in _TURNS:
             trees = self._turn(trees, nodes, seconds=_TURN_SECONDS) if trees else []
-        trees = [(wanted, tree) for wanted, tree in trees if len(tree.model.both) <= _FEW]
+        trees = [(wanted, tree) for wanted, tree in trees if len(tree.model.program.lo) <= _FEW]
         for nodes in _MORE_TURNS:
             trees = self._turn(trees, nodes, seconds=_TURN_SECONDS) if trees else []
         trees = [pair for pair in self._plant(_TREE_DEPTH) if pair[0] not in self._tied]
