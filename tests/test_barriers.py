@@ -401,6 +401,7 @@ def test_verdicts_are_never_wrong_and_can_be_proved_again(problem):
 @given(problems())
 def test_compressed_networks_stay_within_the_proven_deviation(problem):
     network, random = problem
+    truths = [(x, oracle.evaluate(network, x)) for x in points(random, 10)]
     for options in ({}, {"rewrites": "leo++"}, {"tolerance": 1e-3}):
         result = compress_network(network, box(random), **{**QUICK, "method": "bounds"}, **options)
         for smaller, claimed in (
@@ -409,8 +410,8 @@ def test_compressed_networks_stay_within_the_proven_deviation(problem):
         ):
             assert claimed is not None
             assert math.isfinite(claimed)
-            for x in points(random, 10):
-                before, after = oracle.evaluate(network, x), oracle.evaluate(smaller, x)
+            for x, before in truths:
+                after = oracle.evaluate(smaller, x)
                 off = slack(before) + slack(after)
                 for source in network.sources:
                     for a, b in zip(before[source], after[source], strict=True):

@@ -42,7 +42,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     """Where a reader would stand: beside a model and a folder with data."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
-    write_files(synthetic("mnist"), tmp_path / "data", "mnist")
+    write_files(synthetic("mnist", train=200, test=100), tmp_path / "data", "mnist")
     (tmp_path / "model.onnx").write_bytes(gzip.decompress(relutrim.demo_model().read_bytes()))
     return tmp_path
 

@@ -7,7 +7,6 @@ import math
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -391,17 +390,54 @@ def test_a_leftover_of_a_paper_network_is_proved(shared):
     assert bool((pre[:, stability.layers[1].verdict == Verdict.ACTIVE] > 0).all())
 
 
+@pytest.mark.parametrize("margin", [0.0, 1e-6])
+def test_only_what_is_0_but_for_rounding_is_not_worth_a_wide_tree(margin, monkeypatch):
+    """|x - y| / 3 <= 1/3, where no margin is: no proof, no witness, and nothing that a tree could do."""
+    spread = []
+    monkeypatch.setattr(Tree, "spread", lambda self, *_: spread.append(self))
+    monkeypatch.setattr(splitting, "applies", lambda _: False)
+    first = linear([[1 / 3, -1 / 3], [-1 / 3, 1 / 3]])
+    third = linear([[-1.0, -1.0]], [1 / 3 + margin])
+    network = dense(first, linear([[1, 0], [0, 1]]), third, linear([[1.0]]))
+    stability = analyze_network(network, Box(0, 1), data=None, **QUICK)
+    assert stability.layers[2].verdict.tolist() == [Verdict.ACTIVE if margin else Verdict.UNKNOWN]
+    assert not spread
+
+
+INTERRUPTED = """
+import os, signal, threading
+from relutrim.cli import main
+from relutrim.prove.programs import Programs
+
+def run(self, honest=Programs.run):
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    honest(self)
+
+Programs.run = run
+main()
+"""
+"""The command line, with Ctrl-C half a second into the last stage."""
+
+
 def test_ctrl_c_in_the_last_stage_ends_with_its_own_code_and_partial_verdicts(shared, tmp_path):
     model = shared / "networks" / "paper" / "mnist_4x100_l1_0.0001_s0.onnx"
     written = tmp_path / "verdicts.json"
-    command = [sys.executable, "-m", "relutrim", "analyze", str(model), "--box", "0", "1", "-o", str(written)]
+    command = [
+        sys.executable,
+        "-c",
+        INTERRUPTED,
+        "analyze",
+        str(model),
+        "--box",
+        "0",
+        "1",
+        "-o",
+        str(written),
+    ]
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in background processes, and inherited
     try:
-        run = subprocess.Popen([*command, "--jobs", "2"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        run = subprocess.run([*command, "--jobs", "2"], capture_output=True, timeout=300)
     finally:
         signal.signal(signal.SIGINT, before)
-    time.sleep(6)
-    run.send_signal(signal.SIGINT)
-    _, errors = run.communicate(timeout=120)
-    assert run.returncode == 130, errors
+    assert run.returncode == 130, run.stderr
     assert not json.loads(written.read_text())["complete"]

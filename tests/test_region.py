@@ -165,6 +165,27 @@ def test_projection_reaches_the_domain():
     assert torch.equal(region.project(inside), inside)
 
 
+@slow
+@given(st.data())
+def test_projection_onto_one_constraint_reaches_it_along_its_row(data):
+    size = data.draw(st.integers(1, 4))
+    numbers = st.lists(strategies.INTEGERS | strategies.DYADIC, min_size=size, max_size=size)
+    lo, width, row, start = (np.array(data.draw(numbers)) for _ in range(4))
+    hi = lo + abs(width)
+    inner = (lo + hi) / 2 @ row
+    lower, upper = data.draw(st.sampled_from([(-0.25, 0.25), (-0.25, math.inf), (-math.inf, 0.25)]))
+    region = region_of(lo, hi, [row], [inner + lower], [inner + upper])
+    begun = tensor(start[None]).clamp(region.lo, region.hi)
+    ended = region.project(tensor(start[None]))
+    assert region.inside(ended).all()
+    moved = (ended - begun)[0].numpy() * row
+    assert (moved >= 0).all() or (moved <= 0).all()
+    # Coordinates that are not at an end have gone the same way along the row.
+    free = (row != 0) & ((ended[0] > region.lo) & (ended[0] < region.hi)).numpy()
+    steps = (ended - begun)[0].numpy()[free] / row[free]
+    assert not len(steps) or np.ptp(steps) <= 1e-9 * (1 + abs(steps).max())
+
+
 def test_projection_ends_even_where_constraints_exclude_each_other():
     region = region_of([0, 0], [1, 1], [[1, 1], [-1, -1], [1, -1]], [1.5, -0.5, 0], [2, 0, 0])
     points = region.project(tensor([[0.0, 0.0], [1.0, 0.0]]))

@@ -16,7 +16,7 @@ from relutrim.compression import compress_network
 from relutrim.domain import Box, Domain
 from relutrim.prove.verdict import Evidence, Verdict
 
-QUICK = {"method": "auto", "time_limit": 10.0, "device": "cpu", "seed": 0, "progress": None}
+QUICK = {"method": "auto", "time_limit": 5.0, "device": "cpu", "seed": 0, "progress": None}
 slow = settings(suppress_health_check=list(HealthCheck))
 
 
@@ -73,7 +73,7 @@ def test_witnesses_lie_in_the_domain_and_show_what_they_claim(problem):
                     assert sign * oracle.evaluate(network, x)[pre][neuron] > 0
 
 
-@slow
+@settings(slow, max_examples=60)
 @given(strategies.problems())
 def test_compressed_networks_stay_within_the_proven_deviation(problem):
     network, random = problem

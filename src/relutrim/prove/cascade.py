@@ -182,7 +182,7 @@ class Cascade:
         """The strongest search, for all missing states: from the inputs where linear bounds are smallest, or
         from ``more``. ``phase`` is what a journal calls it.
         """
-        targets = self.missing()
+        targets = self._findable()
         if not len(targets) or self.deadline.passed:
             return
         few = len(targets) <= _STUBBORN
@@ -274,7 +274,7 @@ class Cascade:
 
     def _attack(self, method: Callable[[Targets], Tensor]) -> None:
         """Try a search method on all missing states."""
-        targets = self.missing()
+        targets = self._findable()
         rows = torch.arange(len(targets), device=self.region.lo.device)
         for part in torch.split(rows, max(1, self.witnesses.chunk // 16)) if len(rows) else ():
             if self.deadline.passed:
@@ -386,6 +386,17 @@ class Cascade:
             torch.cat(signs) if signs else like.new_zeros(0),
             torch.cat(starts) if starts else like.new_zeros(0, self.region.size),
         )
+
+    def _findable(self) -> Targets:
+        """The missing states that an input could show: where the range ends within what a forward pass can be
+        wrong, at a tie say, none would count.
+        """
+        targets = self.missing()
+        certain, end = self.witnesses.certain(targets), torch.zeros_like(targets.sign)
+        for name, rows in grouped(targets).items():
+            pre, index = self.values[self.network[name].inputs[0]], targets.index[rows]
+            end[rows] = torch.where(targets.sign[rows] > 0, pre.hi.flatten()[index], -pre.lo.flatten()[index])
+        return targets.take((certain.isfinite() & ~(end <= certain)).nonzero()[:, 0])
 
     def _interval_is_exact(self, name: str) -> bool:
         """On a plain box, the range of one linear layer of the inputs is what interval arithmetic says."""

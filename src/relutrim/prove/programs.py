@@ -41,8 +41,10 @@ _TURNS = (8, 32)
 """Nodes of the turns in which trees grow node by node."""
 _EARLY = (16, 64, 256, 1024)
 """Nodes of the turns before any program."""
-_SMALL = 16
-"""Neurons of programs that are quicker than these."""
+_MORE_TURNS = (128, 512, 2048)
+"""Turns node by node where programs are small: a node takes milliseconds there, and mostly they end."""
+_FEW = 256
+"""Columns of a program that is small."""
 _TURN_SECONDS = 15.0
 """What a tree has for one such turn."""
 _WIDE_NODES = 64
@@ -78,6 +80,8 @@ class Programs:
     """Only these neurons of ReLUs, where given."""
     _phase: str = field(default="", init=False)
     """What a journal calls the steps that are on."""
+    _tied: set[Wanted] = field(default_factory=set, init=False)
+    """What has its smallest value at 0, but for rounding: no other tree would prove it."""
 
     def roots(self) -> list[tuple[Wanted, Tree]]:
         """Only what takes no branching; the rest."""
@@ -121,11 +125,14 @@ class Programs:
         wanted = self._wanted()
         for start in range(0, len(wanted), _CHUNK):
             chunk = [want for want in wanted[start : start + _CHUNK] if self._open(want)]
-            trees = [pair for pair in self._plant(_TREE_DEPTH, chunk) if len(pair[1].model.both) > _SMALL]
-            count = len(trees)
+            trees = [pair for pair in self._plant(_TREE_DEPTH, chunk) if not _small(pair[1])]
+            planted = len(trees)
             for nodes in _EARLY:
+                before = len(trees)
                 trees = self._turn(trees, nodes, wide=True) if trees else []
-            if count and len(trees) == count:
+                if len(trees) == before > _KEPT:
+                    break  # so many that more nodes for all of them would take all the time
+            if len(trees) == planted > 0:
                 break  # what comes behind is less promising still
 
     def _roots(self, depth: int) -> list[tuple[Wanted, Tree]]:
@@ -252,7 +259,11 @@ class Programs:
         trees = self._plant(3, self._wanted())
         for nodes in _TURNS:
             trees = self._turn(trees, nodes, seconds=_TURN_SECONDS) if trees else []
-        trees, nodes = self._plant(_TREE_DEPTH, self._wanted()), _WIDE_NODES
+        trees = [(wanted, tree) for wanted, tree in trees if _small(tree)]
+        for nodes in _MORE_TURNS:
+            trees = self._turn(trees, nodes, seconds=_TURN_SECONDS) if trees else []
+        wanted = [want for want in self._wanted() if want not in self._tied]
+        trees, nodes = self._plant(_TREE_DEPTH, wanted), _WIDE_NODES
         while trees and not self.deadline.passed:
             trees = self._turn(trees, nodes, wide=True)
             nodes *= 4
@@ -309,6 +320,8 @@ class Programs:
                     left.append((wanted, tree))
                 elif tree.depth < len(self.cascade.network.relus) and not self.deadline.passed:
                     left.append((wanted, self._planted(ranges, wanted, _ALL)))
+                elif tree.tied:
+                    self._tied.add(wanted)
         return [(wanted, tree) for wanted, tree in left if tree is not None]
 
 
@@ -317,6 +330,10 @@ def _spread(tree: Tree, nodes: int, deadline: Deadline, device: torch.device, jo
         tree.spread(nodes, deadline, device, jobs)
     except (RuntimeError, MemoryError):  # a device without memory, say, decides nothing
         tree.dead = True
+
+
+def _small(tree: Tree) -> bool:
+    return len(tree.model.program.lo) <= _FEW
 
 
 def _written(tree: Tree) -> None:

@@ -29,6 +29,8 @@ _BATCH_BYTES = 256 * 2**20
 _PARTS = 200_000
 """So many parts in all, then the rest is left to others."""
 _HALVINGS = 40
+_SMALL = 16
+"""Halvings behind which a part is not halved for what rounding alone keeps open."""
 _SECONDS = 2.0
 """Parts are written to a journal this often."""
 
@@ -89,6 +91,7 @@ class Splitting:
         todo = torch.ones(len(lo), count, dtype=torch.bool, device=like.device)
         given_up = torch.zeros(count, dtype=torch.bool, device=like.device)
         least = torch.full((count,), torch.inf, dtype=torch.float64, device=like.device)
+        certain = cascade.witnesses.certain(targets)
         done: list[tuple[Tensor, Tensor, Tensor]] = []
         while len(lo) and parts < _PARTS and not self.deadline.passed:
             # The last ones first: the smallest parts, so that few wait.
@@ -104,6 +107,7 @@ class Splitting:
             # What is open on a part this small has its extreme value there, and it is 0 or nearly so.
             wanted = wanted & ~proved
             given_up |= wanted[own >= 2**_HALVINGS].any(0)
+            given_up |= (wanted & ~(lower < -certain))[own >= 2**_SMALL].any(0)
             wanted = wanted & self._open() & ~given_up
             left = wanted.any(1)
             axis = _axes(lows[left], highs[left], score[left])

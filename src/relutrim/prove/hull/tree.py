@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,6 +34,8 @@ _LEAVES = 200_000
 """A tree of more leaves is given up: a leaf takes some 15 kB."""
 _GROWN = 20_000
 """The same for one that grows node by node: there, a leaf takes about 100 kB."""
+_TIE = 1e-11
+"""Values that are a smaller part of what they are made of may be 0 as well."""
 _FAILURES = 16
 """Nodes of a tree that may come without a solution before it is given up."""
 
@@ -59,6 +62,8 @@ class Tree:
     root: tuple[Array, Array] | None = None
     proof: Proof | None = None
     dived: bool = False
+    tied: bool = False
+    """Whether it is dead because the smallest value is 0 but for rounding, which nobody can prove."""
     ahead: int = 0
     """Nodes that a tree which was planted again has from before; growing it by that many takes no time."""
     goal: Goal | None = None
@@ -161,8 +166,18 @@ class Tree:
         if branch is None or self._failures > _FAILURES:
             self._open.append(states)
             self.dead = not deadline.passed
+            # With nothing left to split, the solution is one of the network itself.
+            self.tied = self.dead and last is not None and not ranked and leaf.bound >= -self._rounding
             return
         self._open += [{**states, branch: False}, {**states, branch: True}]
+
+    @property
+    def _rounding(self) -> float:
+        """What the goal cannot be told from 0 by."""
+        program = self.model.program
+        with np.errstate(over="ignore", invalid="ignore"):
+            reach = np.maximum(*map(np.abs, self.model.ends))
+            return _TIE * (float(np.abs(program.cost) @ reach) + abs(program.offset))
 
     def dive(self, seconds: float) -> None:
         """From the root's solution, fix every state to what it leans to: the input that is best then is often
