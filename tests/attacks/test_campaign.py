@@ -108,7 +108,8 @@ def without_second_cases(monkeypatch):
     whole = hull.Program.least
 
     def least(self, target, sign, states, duals):
-        both = [{**states, place: on} for place in (*states, *self.units)[:1] for on in (False, True)]
+        units = [(level.number, unit) for level in self.every for unit in level.rows]
+        both = [{**states, place: on} for place in (*states, *units)[:1] for on in (False, True)]
         return max(whole(self, target, sign, one, duals) for one in both or [states])
 
     monkeypatch.setattr(hull.Program, "least", least)

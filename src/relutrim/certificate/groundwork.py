@@ -17,10 +17,9 @@ from relutrim.certificate.check import prove_ranges, read_front
 from relutrim.certificate.check.domain import Domain as Certified
 from relutrim.certificate.check.equal import LINEAR, ZERO
 from relutrim.certificate.check.maps import Graph
-from relutrim.certificate.check.proofs import Proofs
 from relutrim.certificate.check.ranges import Ranges
 from relutrim.certificate.hinting import run, treatment
-from relutrim.certificate.trees import Leaf, Place, UnitProof, of_boxes, of_states, streams
+from relutrim.certificate.trees import Leaf, Place, UnitProof, of_boxes, of_states, stream_of, streams
 from relutrim.prove.verdict import Evidence, Verdict
 
 if TYPE_CHECKING:
@@ -54,8 +53,7 @@ class Groundwork:
         samples = _samples(stability)
         layers = _layers(before, stability, samples)
         proofs = streams(_proofs(_records(stability, layers), layers, before, domain))
-        numbered = Proofs(proofs["proof.words"].astype(np.int64), proofs["proof.numbers"])
-        ranges = prove_ranges(before, domain, numbered)
+        ranges = prove_ranges(before, domain, stream_of(proofs))
         return cls(model, before, domain, samples, layers, proofs, ranges)
 
     def supported(self, stability: Stability) -> Stability:
