@@ -36,6 +36,8 @@ class Sizes:
         self.sizes = [
             (random.choice([0.0, 0.0, random.uniform(-323, 300)]), random.choice([0.5, 3, 20])) for _ in "123"
         ]
+        if random.random() < 0.4:  # what underflows, and what multiplies it
+            self.sizes = [(random.uniform(-323, -310), 6), (random.uniform(-10, 300), 3)]
 
     def one(self) -> float:
         centre, around = self.random.choice(self.sizes)

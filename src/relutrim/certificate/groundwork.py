@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from relutrim.certificate.check import prove_ranges, read_front
 from relutrim.certificate.check.domain import Domain as Certified
-from relutrim.certificate.check.equal import LINEAR, ZERO
+from relutrim.certificate.check.equal import LINEAR, SYMBOL, ZERO
 from relutrim.certificate.check.maps import Graph
 from relutrim.certificate.check.ranges import Ranges
 from relutrim.certificate.hinting import run, treatment
@@ -52,8 +52,9 @@ class Groundwork:
         before = read_front(model, "model", domain=domain)
         samples = _samples(stability)
         layers = _layers(before, stability, samples)
-        proofs = streams(_proofs(_records(stability, layers), layers, before, domain))
-        ranges = prove_ranges(before, domain, stream_of(proofs))
+        places = _places(before, layers, stability.problem.network.input.name)
+        wanted = _proofs(_records(stability, layers), layers, places, domain)
+        proofs, ranges = _proved(before, domain, wanted)
         return cls(model, before, domain, samples, layers, proofs, ranges)
 
     def supported(self, stability: Stability) -> Stability:
@@ -156,14 +157,11 @@ def _records(stability: Stability, layers: dict[str, int]) -> list[tuple[int, Re
     from relutrim.bounds.linear import Backward
     from relutrim.certificate.records import recorded
     from relutrim.network.operators import Relu
-    from relutrim.prove.hull.proof import Proof
 
     network = stability.problem.network
     backward = Backward(network, stability.problem.region(), {})
     found = []
     for proof in stability.proofs:
-        if isinstance(proof, Proof) and any(leaf.packed is not None for leaf in proof.leaves):
-            continue  # the checker does not know these
         relus = [r.name for r in network.readers(proof.target) if isinstance(r.operator, Relu)]
         numbers = [layers[name] for name in relus if name in layers]
         if numbers:
@@ -171,38 +169,62 @@ def _records(stability: Stability, layers: dict[str, int]) -> list[tuple[int, Re
     return found
 
 
-def _places(graph: Graph, layers: dict[str, int], stability_input: int) -> dict[str, int]:
-    """Where each named value's entries begin among all places."""
+def _proved(
+    graph: Graph, domain: Certified, wanted: Sequence[UnitProof]
+) -> tuple[dict[str, npt.NDArray[Any]], Ranges]:
+    """The checker's ranges with these proofs, as a certificate stores them; without those in many bytes that
+    do not decide what they are for.
+    """
+    proofs = streams(wanted)
+    ranges = prove_ranges(graph, domain, stream_of(proofs))
+    decided = [hint.kind != SYMBOL for hint in treatment(ranges.layers)]
+    kept = [proof for proof in wanted if not proof.levels or decided[proof.layer][proof.unit]]
+    return (proofs, ranges) if len(kept) == len(wanted) else _proved(graph, domain, kept)
+
+
+def _places(graph: Graph, layers: dict[str, int], source: str) -> dict[str, int]:
+    """Where each named value's entries begin among all places; ``source`` is the network's input."""
     sizes = [graph.sizes[at + 1] for at in graph.layers]
-    starts = np.cumsum([stability_input, *sizes])
-    return {name: int(starts[number]) for name, number in layers.items()}
+    starts = np.cumsum([graph.sizes[0], *sizes])
+    return {source: 0} | {name: int(starts[number]) for name, number in layers.items()}
 
 
 def _proofs(
-    records: Sequence[tuple[int, Record]], layers: dict[str, int], graph: Graph, domain: Certified
+    records: Sequence[tuple[int, Record]], layers: dict[str, int], places: dict[str, int], domain: Certified
 ) -> list[UnitProof]:
     """The records in the checker's terms."""
     from relutrim.certificate.records import DOMAIN, TreeRecord
 
-    places, box = _places(graph, layers, graph.sizes[0]), domain.narrowed()
-    found = []
+    box, found = domain.narrowed(), []
 
     def at(entry: tuple[str, int]) -> Place:
         return layers.get(entry[0], -1), entry[1]
 
+    def place(entry: tuple[str, int]) -> int:
+        return places[entry[0]] + entry[1] if entry[0] in places else -1
+
     for layer, record in records:
         proof = UnitProof(layer, record.entry, record.sign, Leaf())
         if isinstance(record, TreeRecord):
-            leaves = [
-                ({at(entry): on for entry, on in leaf.states.items()}, Leaf(leaf.duals, leaf.empty))
-                for leaf in record.leaves
-            ]
+            own = sorted(
+                (layers[level.relu], number)
+                for number, level in enumerate(record.levels)
+                if level.relu in layers
+            )
+            leaves = []
+            for leaf in record.leaves:
+                packed = None if leaf.packed is None else b"".join(leaf.packed[i] for _, i in own)
+                states = {at(entry): on for entry, on in leaf.states.items()}
+                leaves.append((states, Leaf(leaf.duals, leaf.empty, packed)))
+            for number, i in own:
+                level = record.levels[i]
+                values = np.array([[place(value) for value in row] for row in level.values], np.int64)
+                proof.levels.append((number, level.entries, values.reshape(len(level.entries), -1)))
             proof.rows = [
                 (entry[1], 0, kind) if kind == DOMAIN else (*at(entry), kind) for entry, kind in record.rows
             ]
             proof.cuts = [
-                (at(cut.neuron), cut.outside, [places.get(name, 0) + e for name, e in cut.listed])
-                for cut in record.cuts
+                (at(cut.neuron), cut.outside, [place(value) for value in cut.listed]) for cut in record.cuts
             ]
             tree = of_states(leaves)
         else:

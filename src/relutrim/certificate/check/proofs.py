@@ -122,9 +122,9 @@ class Proofs:
         return head, self.bytes(width * int(np.count_nonzero(head[4 * count : 5 * count])))
 
     def _few(self, ranges: Ranges) -> int:
-        """The next integer, a count of rows that a program can have."""
+        """The next integer, a count that a proof can have."""
         count = int(self.words(1)[0])
-        if count > _MOST // max(64, len(ranges.symbols.lo)):
+        if not 0 <= count <= _MOST // max(64, len(ranges.symbols.lo)):
             raise CheckFailed(f"not checked: a proof with {count} rows or cuts")
         return count
 

@@ -1,0 +1,65 @@
+"""Verdicts that rest on packed trees are certified, and fall without them."""
+
+from __future__ import annotations
+
+import pytest
+
+from attacks.forging import accepted, proofs_of, repacked, unpacked
+from attacks.proof_mutations import leaves
+from attacks.victims import branching, packed_tree
+from command_line import call
+from relutrim.certificate.check.proofs import PACKED
+from relutrim.certificate.trees import Leaf, Split, streams
+from relutrim.formats import save
+from relutrim.prove import programs
+
+
+@pytest.fixture
+def wide(monkeypatch):
+    """Trees that are not grown node by node."""
+    monkeypatch.setattr(programs, "_TURNS", ())
+    monkeypatch.setattr(programs, "_FIRST_NODES", 1)
+
+
+def test_what_a_packed_tree_proves_compress_certifies_and_check_accepts(capsys, tmp_path, wide):
+    model, out, proof = (tmp_path / name for name in ("model.onnx", "out.onnx", "proof.zip"))
+    save(branching(32, 8), model)
+    box = ("--box", "-1", "1")
+    done = call(capsys, "compress", model, out, *box, "--no-latency", "--certificate", proof)
+    assert (done.code, done.err) == (0, "")
+    checked = call(capsys, "check", model, out, proof, *box)
+    assert (checked.code, checked.err) == (0, "")
+    _, arrays, _ = unpacked(proof.read_bytes())
+    assert PACKED in arrays["proof.words"]
+    assert arrays["proof.bytes"].size
+
+
+@pytest.mark.parametrize("seed", [32, 2])
+def test_verdicts_rest_on_packed_trees(seed):
+    """Without its tree a unit is not proved to be linear or zero; with it, it is."""
+    victim = packed_tree(seed)
+    assert accepted(victim.model, victim.out, victim.certificate)
+    every = proofs_of(victim.arrays)
+    packed = [at for at, proof in enumerate(every) if len(leaves(proof)) > 1 and proof.levels]
+    assert packed
+    for at in packed:
+        document, arrays, others = unpacked(victim.certificate)
+        assert not accepted(
+            victim.model,
+            victim.out,
+            repacked(document, arrays | streams([*every[:at], *every[at + 1 :]]), others),
+        )
+
+
+def test_a_tree_may_mix_packed_leaves_with_others():
+    """A leaf of a packed tree with its input split: the same bytes prove both parts, nothing else does."""
+    victim = packed_tree(32)
+    every = proofs_of(victim.arrays)
+    proof = next(proof for proof in every if proof.levels)
+    holder, name = leaves(proof)[0]
+    whole = getattr(holder, name)
+    for other in (Leaf(), Leaf({}), whole):
+        setattr(holder, name, Split(0, whole, other, 0.25))
+        document, arrays, others = unpacked(victim.certificate)
+        content = repacked(document, arrays | streams(every), others)
+        assert accepted(victim.model, victim.out, content) == (other is whole)
