@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from attacks.forging import accepted, proofs_of, repacked, unpacked
 from attacks.proof_mutations import leaves
 from attacks.victims import branching, packed_tree
+from certifying import certified, files
 from command_line import call
+from relutrim.certificate import groundwork, packing
+from relutrim.certificate.check import check, levels
 from relutrim.certificate.check.proofs import PACKED
 from relutrim.certificate.trees import Leaf, Split, streams
+from relutrim.domain import Box
 from relutrim.formats import save
 from relutrim.prove import programs
+from test_packed_attack import some_leaves
 
 
 @pytest.fixture
@@ -63,3 +70,36 @@ def test_a_tree_may_mix_packed_leaves_with_others():
         document, arrays, others = unpacked(victim.certificate)
         content = repacked(document, arrays | streams(every), others)
         assert accepted(victim.model, victim.out, content) == (other is whole)
+
+
+@pytest.mark.parametrize(("module", "name"), [(groundwork, "_PACKED"), (levels, "MOST")])
+def test_trees_that_are_too_large_are_left_out(monkeypatch, wide, module, name):
+    """What they prove counts as undecided then."""
+    monkeypatch.setattr(module, name, 100)
+    made = certified(branching(32, 8), Box(-1, 1), method="auto", time_limit=60.0)
+    arrays = made.certificate.arrays
+    assert not any(proof.levels for proof in proofs_of(arrays))
+    monkeypatch.undo()
+    assert check(*files(made)).bound < 1e-9
+
+
+def test_trees_that_do_not_decide_in_the_checkers_ranges_are_left_out(monkeypatch, wide):
+    """All bytes 0: no multipliers at all."""
+    original = packing._pieces
+    monkeypatch.setattr(packing, "_pieces", lambda *a: [[bytes(len(p)) for p in one] for one in original(*a)])
+    made = certified(branching(32, 8), Box(-1, 1), method="auto", time_limit=60.0)
+    assert not any(proof.levels for proof in proofs_of(made.certificate.arrays))
+    assert check(*files(made)).bound < 1e-9
+
+
+def test_leaves_with_places_of_their_own_get_those_of_the_others():
+    model, whole = some_leaves()
+    turned = replace(
+        whole[0].packed,
+        places=tuple(own[:, ::-1].copy() for own in whole[0].packed.places),
+        parts=tuple(replace(part, share=part.share[:, ::-1].copy()) for part in whole[0].packed.parts),
+    )
+    mixed = [*whole[1:], replace(whole[0], packed=turned)]
+    *_, pieces = packing.packed_levels(model, [*whole[1:], whole[0]])
+    *_, again = packing.packed_levels(model, mixed)
+    assert pieces == again

@@ -20,6 +20,7 @@ from relutrim.certificate.check.maps import Graph
 from relutrim.certificate.check.ranges import Ranges
 from relutrim.certificate.hinting import run, treatment
 from relutrim.certificate.trees import Leaf, Place, UnitProof, of_boxes, of_states, stream_of, streams
+from relutrim.errors import CheckFailed
 from relutrim.prove.verdict import Evidence, Verdict
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from relutrim.prove.stability import LayerStability, Stability
 
 _SAMPLES = 512
+_PACKED = 3 * 2**27
+"""What packed leaves may take in a certificate, of which the checker reads 2**29 bytes; trees for which there
+is no room are left out. About twice as much is made of them before what they do not use is known.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,28 +160,41 @@ def _layers(graph: Graph, stability: Stability, samples: npt.NDArray[np.float64]
 def _records(stability: Stability, layers: dict[str, int]) -> list[tuple[int, Record]]:
     """The proofs of units in layers that the checker has, with those layers' numbers."""
     from relutrim.bounds.linear import Backward
-    from relutrim.certificate.records import recorded
+    from relutrim.certificate.records import TreeRecord, recorded
     from relutrim.network.operators import Relu
+    from relutrim.prove.hull.proof import Proof
 
     network = stability.problem.network
     backward = Backward(network, stability.problem.region(), {})
-    found = []
+    found, room = [], _PACKED
     for proof in stability.proofs:
         relus = [r.name for r in network.readers(proof.target) if isinstance(r.operator, Relu)]
         numbers = [layers[name] for name in relus if name in layers]
-        if numbers:
-            found.append((min(numbers), recorded(proof, backward)))
+        packs = [leaf.packed for leaf in proof.leaves if leaf.packed] if isinstance(proof, Proof) else []
+        if not numbers or sum(pack.size for pack in packs) > 2 * room:
+            continue
+        record = recorded(proof, backward)
+        taken = record.packed_size if packs and isinstance(record, TreeRecord) else 0
+        if taken <= room:
+            found.append((min(numbers), record))
+            room -= taken
     return found
 
 
 def _proved(
     graph: Graph, domain: Certified, wanted: Sequence[UnitProof]
 ) -> tuple[dict[str, npt.NDArray[Any]], Ranges]:
-    """The checker's ranges with these proofs, as a certificate stores them; without those in many bytes that
-    do not decide what they are for.
+    """The checker's ranges with these proofs, as a certificate stores them; without those that are too large
+    for the checker, and those in many bytes that do not decide what they are for.
     """
     proofs = streams(wanted)
-    ranges = prove_ranges(graph, domain, stream_of(proofs))
+    try:
+        ranges = prove_ranges(graph, domain, stream_of(proofs))
+    except CheckFailed:
+        if not wanted:
+            raise
+        largest = max(wanted, key=lambda proof: proof.size)
+        return _proved(graph, domain, [proof for proof in wanted if proof is not largest])
     decided = [hint.kind != SYMBOL for hint in treatment(ranges.layers)]
     kept = [proof for proof in wanted if not proof.levels or decided[proof.layer][proof.unit]]
     return (proofs, ranges) if len(kept) == len(wanted) else _proved(graph, domain, kept)

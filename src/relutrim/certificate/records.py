@@ -73,6 +73,11 @@ class TreeRecord:
     leaves: list[LeafRecord] = field(default_factory=list)
     levels: list[LevelRecord] = field(default_factory=list)
 
+    @property
+    def packed_size(self) -> int:
+        """How many bytes the pieces of all leaves take."""
+        return sum(len(piece) for leaf in self.leaves for piece in leaf.packed or ())
+
 
 @dataclass(frozen=True, eq=False)
 class PartsRecord:

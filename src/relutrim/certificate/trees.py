@@ -58,6 +58,11 @@ class UnitProof:
     cuts: list[tuple[Place, bool, Sequence[int]]] = field(default_factory=list)
     levels: list[tuple[int, Sequence[int], npt.NDArray[np.int64]]] = field(default_factory=list)
 
+    @property
+    def size(self) -> int:
+        """Of how many units, more or less, it speaks."""
+        return len(self.rows) + len(self.cuts) + 4 * sum(len(units) for _, units, _ in self.levels)
+
 
 def of_states(leaves: Sequence[tuple[dict[Place, bool], Leaf]]) -> Tree | None:
     """A tree with these leaves, by the states that they fix; None if they do not cover all cases."""

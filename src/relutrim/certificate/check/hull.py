@@ -22,7 +22,7 @@ from relutrim.certificate.check.rounding import Array, Index, Mask
 KINDS = ("equation", "above", "below", "off", "domain")
 HEAD = 9
 """Bytes of a unit before its shares."""
-_CASES = 64
+_CASES = 32
 _NUMBERS = 2**22
 """So many shares, or coefficients, of packed leaves are looked at together."""
 Bytes: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
