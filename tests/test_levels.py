@@ -247,20 +247,45 @@ def leaf_of(lean: int, mix: list[int], push: float, *shares: int) -> tuple[np.nd
     return head, np.array(shares, np.uint8)
 
 
+def by_a_cut(
+    weight: float, bias: float, top: float, heavy: float, share: int, state: bool | None, high: float = 0.0
+) -> None:
+    """``-heavy * max(0, weight v + bias)`` by a cut alone, against its value where ``v`` is largest."""
+    ends = weight * top + abs(bias)
+    ranges = one_unit(weight, bias, top, (-ends, high or ends))
+    target = Expression(np.ones(1, np.int64), np.array([[-heavy]]), np.zeros(1), np.zeros(1))
+    levels = Packed(ranges, [(0, np.zeros(1, np.int64), np.zeros((1, 1), np.int64))])
+    states = {} if state is None else {(0, 0): state}
+    with np.errstate(all="ignore"):
+        bound = levels.least(target, 1.0, [(states, [leaf_of(0, [0, 0, 0, 255], 0.0, share)])])
+    value = Fraction(weight) * Fraction(top) + Fraction(bias)
+    assert math.isnan(bound) or Fraction(bound) <= -Fraction(heavy) * max(Fraction(0), value)
+
+
 @slow
 @given(st.integers(1, 2000), st.integers(0, 255), st.integers(250, 300), st.integers(0, 20))
 @example(3, 128, 300, 6)
 def test_a_product_that_underflows_is_charged_for_what_multiplies_it(units, share, size, weight):
     """The weights are so small that their part of a cut has few digits left, or none."""
-    top, tiny, heavy = 10.0**size, units * 5e-324, 10.0**weight
-    ranges = one_unit(tiny, -tiny * top / 2, top, (-tiny * top, tiny * top))
-    target = Expression(np.ones(1, np.int64), np.array([[-heavy]]), np.zeros(1), np.zeros(1))
-    levels = Packed(ranges, [(0, np.zeros(1, np.int64), np.zeros((1, 1), np.int64))])
-    with np.errstate(all="ignore"):
-        leaf = leaf_of(0, [0, 0, 0, 255], 0.0, share)
-        bound = levels.least(target, 1.0, [({(0, 0): True}, [leaf])])
-    value = Fraction(tiny) * Fraction(top) + Fraction(-tiny * top / 2)
-    assert math.isnan(bound) or Fraction(bound) <= -Fraction(heavy) * max(Fraction(0), value)
+    top, tiny = 10.0**size, units * 5e-324
+    by_a_cut(tiny, -tiny * top / 2, top, 10.0**weight, share, True)
+
+
+@slow
+@given(st.integers(1, 5), st.integers(0, 255), st.floats(0.1, 2), st.integers(0, 307))
+@example(1, 0, 0.4, 300)
+def test_ends_that_underflow_are_charged_for_the_cut_that_multiplies_them(units, share, top, size):
+    by_a_cut(units * 5e-324, 0.0, top, 10.0**size, share, True)
+    by_a_cut(units * 5e-324, 0.0, top, 10.0**size, share, None)
+
+
+@slow
+@given(st.integers(1, 9), st.integers(0, 255), st.integers(800, 1000), st.integers(0, 20))
+@example(1, 100, 1000, 20)
+def test_shares_of_a_cut_that_underflow_are_charged_for_the_weight(units, share, weight, size):
+    """The weight and the input are so large that the cut, which is next to nothing, counts."""
+    for state in (None, True):
+        by_a_cut(2.0**weight, -(2.0 ** (weight + size)), 2.0**size, units * 5e-324, share, state, 1.0)
 
 
 @pytest.mark.parametrize("push", [math.nan, math.inf, -math.inf, 3e38, -3e38])
