@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from onnx import helper
 
-from attacks.forging import accepted, proofs_of, repacked, unpacked
+from attacks.forging import accepted, network_of, onnx_of, proofs_of, repacked, unpacked
 from attacks.proof_mutations import leaves
 from attacks.victims import branching, packed_tree
 from certifying import certified, files
@@ -17,6 +19,7 @@ from relutrim.certificate.check.proofs import PACKED
 from relutrim.certificate.trees import Leaf, Split, streams
 from relutrim.domain import Box
 from relutrim.formats import save
+from relutrim.network import Network
 from relutrim.prove import programs
 from test_packed_attack import some_leaves
 
@@ -41,10 +44,48 @@ def test_what_a_packed_tree_proves_compress_certifies_and_check_accepts(capsys, 
     assert arrays["proof.bytes"].size
 
 
-@pytest.mark.parametrize("seed", [32, 2])
-def test_verdicts_rest_on_packed_trees(seed):
+def convolutions() -> Network:
+    """Two, and a dense layer one of whose units is left to a tree."""
+    rng, node = np.random.default_rng(6), helper.make_node
+
+    def numbers(*shape: int) -> np.ndarray:
+        return (rng.normal(size=shape) / np.prod(shape[1:]) ** 0.5).astype(np.float32)
+
+    nodes = [
+        node("Conv", ["x", "k", "c"], ["a"]),
+        node("Relu", ["a"], ["b"]),
+        node("Conv", ["b", "k2", "c2"], ["d"]),
+        node("Relu", ["d"], ["e"]),
+        node("Flatten", ["e"], ["h"]),
+        node("Gemm", ["h", "w", "v"], ["f"], transB=1),
+        node("Relu", ["f"], ["g"]),
+        node("Gemm", ["g", "u"], ["y"], transB=1),
+    ]
+    constants = {
+        "k": numbers(2, 1, 2, 2),
+        "c": 0.5 * numbers(2) * 2**0.5,
+        "k2": numbers(2, 2, 2, 2),
+        "c2": 0.5 * numbers(2) * 2**0.5,
+        "w": numbers(6, 8),
+        "v": (0.7 * rng.normal(size=6)).astype(np.float32),
+        "u": numbers(2, 6),
+    }
+    return network_of(onnx_of(nodes, [1, 1, 4, 4], constants, double=False))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seed": 32},
+        {"seed": 2},
+        {"seed": 6, "domain": Box(-1, 1).sum_between(-2, 2)},
+        {"seed": 0, "network": convolutions()},
+    ],
+    ids=["dense", "dense too", "constrained", "convolutions"],
+)
+def test_verdicts_rest_on_packed_trees(options):
     """Without its tree a unit is not proved to be linear or zero; with it, it is."""
-    victim = packed_tree(seed)
+    victim = packed_tree(**options)
     assert accepted(victim.model, victim.out, victim.certificate)
     every = proofs_of(victim.arrays)
     packed = [at for at, proof in enumerate(every) if len(leaves(proof)) > 1 and proof.levels]

@@ -56,6 +56,7 @@ def any_ranges(random: Random) -> tuple[Any, Expression]:
     lo, hi = np.sort(numbers.many(2, inputs), axis=0)
     domain = Domain(lo, hi, np.zeros((0, inputs)), np.zeros(0), np.zeros(0))
     ranges = SimpleNamespace(symbols=Symbols(lo, hi), domain=domain, layers=[], places=np.arange(inputs))
+    ranges.in_time = lambda: None
 
     def reads(count: int) -> Expression:
         ids = np.array(
@@ -239,7 +240,9 @@ def one_unit(weight: float, bias: float, top: float, ends: tuple[float, float]) 
     low, high = (np.array([end]) for end in ends)
     layer = SimpleNamespace(inputs=inputs, lo=low, hi=high, kept=np.zeros(1, np.int64), own=slice(1, 2))
     symbols = Symbols(np.array([0.0, 0.0]), np.array([top, ends[1]]))
-    return SimpleNamespace(symbols=symbols, domain=domain, layers=[layer], places=np.arange(2))
+    found = SimpleNamespace(symbols=symbols, domain=domain, layers=[layer], places=np.arange(2))
+    found.in_time = lambda: None
+    return found
 
 
 def leaf_of(lean: int, mix: list[int], push: float, *shares: int) -> tuple[np.ndarray, np.ndarray]:

@@ -94,10 +94,10 @@ def trees(count: int) -> list[Victim]:
     return found + [packed_tree(seed) for seed in (32, 2, 6, 31, 10, 3)[:count]]
 
 
-def packed_tree(seed: int) -> Victim:
+def packed_tree(seed: int, network: Network | None = None, domain: Domain | None = None) -> Victim:
     """What programs would do is left to nodes that are bounded many at a time."""
     with patch.multiple(programs, _TURNS=(), _FIRST_NODES=1):
-        return victim(f"packed {seed}", branching(seed, 8), Box(-1, 1), time_limit=60.0)
+        return victim(f"packed {seed}", network or branching(seed, 8), domain or Box(-1, 1), time_limit=60.0)
 
 
 def turned_on() -> Network:

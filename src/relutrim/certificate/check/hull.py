@@ -17,7 +17,7 @@ import numpy as np
 from relutrim.certificate.check.expressions import Expression
 from relutrim.certificate.check.levels import Levels, Multipliers, Place, States
 from relutrim.certificate.check.ranges import Ranges
-from relutrim.certificate.check.rounding import Array, Index, Mask
+from relutrim.certificate.check.rounding import Array, Index
 
 KINDS = ("equation", "above", "below", "off", "domain")
 HEAD = 9
@@ -35,40 +35,35 @@ class Program(Levels):
         self, ranges: Ranges, rows: Sequence[Sequence[int]], cuts: Sequence[tuple[Place, bool, Index]]
     ) -> None:
         places = [(layer, unit) for layer, unit, _ in rows] + [place for place, _, _ in cuts]
-        domain = [kind == KINDS.index("domain") for _, _, kind in rows] + [False] * len(cuts)
-        own = {place for place, not_it in zip(places, domain, strict=True) if not not_it}
-        numbers = sorted({layer for layer, _ in own} & {*range(len(ranges.layers))})
-        listed = []
-        for number in numbers:
-            units = np.array(sorted(unit for layer, unit in own if layer == number))
-            read = ranges.places[ranges.layers[number].inputs.ids]
-            listed.append((number, units, np.broadcast_to(read, (len(units), len(read)))))
-        super().__init__(ranges, listed)
-        self.size = len(places)
-        self._starts = np.cumsum([0, *(len(level.symbols) for level in self.every)])
         self._kinds = np.array([kind for _, _, kind in rows] + [len(KINDS)] * len(cuts), np.int64)
-        self._units = np.array([self._unit(place, numbers) for place in places], np.int64)
-        """Among those of all levels; -1 if there is none."""
-        self._subsets: dict[int, Mask] = {}
-        for at, ((layer, _), outside, subset) in enumerate(cuts, len(rows)):
-            if self._units[at] >= 0:
-                read = ranges.places[ranges.layers[layer].inputs.ids]
-                self._subsets[at] = np.isin(read, subset) != outside
-
-    def _unit(self, place: Place, numbers: list[int]) -> int:
-        at = numbers.index(place[0]) if place[0] in numbers else -1
-        row = self.every[at].rows.get(place[1], -1) if at >= 0 else -1
-        return int(self._starts[at] + row) if row >= 0 else -1
+        own: dict[int, set[int]] = {}
+        for (layer, unit), kind in zip(places, self._kinds.tolist(), strict=True):
+            if kind != KINDS.index("domain") and 0 <= layer < len(ranges.layers):
+                own.setdefault(layer, set()).add(unit)
+        read = {layer: ranges.places[ranges.layers[layer].inputs.ids] for layer in sorted(own)}
+        super().__init__(
+            ranges,
+            [
+                (layer, np.array(sorted(own[layer])), np.broadcast_to(one, (len(own[layer]), len(one))))
+                for layer, one in read.items()
+            ],
+        )
+        self.size, self._units = len(places), np.array([self.units.get(p, -1) for p in places], np.int64)
+        self._subsets = {
+            at: np.isin(read[place[0]], subset) != outside
+            for at, (place, outside, subset) in enumerate(cuts, len(rows))
+            if place in self.units
+        }
 
     def least(self, target: Expression | None, sign: float, states: States, duals: Array) -> float:
         """The bound of ``sign * target`` (or of 0) where units have these states; NaN if there is none."""
-        kinds, units, q = self._kinds, self._units, np.zeros((len(KINDS) + 1, self._starts[-1]))
+        kinds, units, q = self._kinds, self._units, np.zeros((len(KINDS) + 1, len(self.units)))
         duals = np.where(kinds == 0, duals, np.maximum(np.where(kinds == 1, duals, -duals), 0))
         used = np.flatnonzero((duals != 0) & (units >= 0))
         np.add.at(q, (kinds[used], units[used]), duals[used])
 
         def multipliers(at: int, _: Array) -> Multipliers:
-            start, end = self._starts[at : at + 2]
+            start, end = self.starts[at : at + 2]
             share = np.zeros((end - start, len(self.every[at].ids)))
             for row in used.tolist():
                 if kinds[row] == len(KINDS) and start <= units[row] < end:

@@ -38,6 +38,8 @@ MOST = 2**23
 """No proof may have units with more coefficients."""
 Place: TypeAlias = tuple[int, int]
 States: TypeAlias = Mapping[Place, bool]
+Marks: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.int8]]
+"""1 where a unit is on, -1 where it is off, ``[units, cases]``."""
 Multipliers: TypeAlias = tuple[Array, Array, Array, Array, Array, Array]
 """Above, below, off, cut and push ``[units, cases]``, and shares ``[units, k, cases]``."""
 
@@ -75,7 +77,7 @@ class Level:
         self.lo, self.hi = np.minimum(lo, 0), np.maximum(hi, 0)
         self.magnitude = inputs.magnitude(symbols.reach)[:, None]
 
-    def replace(self, weights: Array, marks: Array, multipliers: Multipliers) -> tuple[Array, Array, Array]:
+    def replace(self, weights: Array, marks: Marks, multipliers: Multipliers) -> tuple[Array, Array, Array]:
         """Put what the units are at least for ``weights``, ``[symbols, cases]``, of their symbols; the
         constant that comes with it, the sum of all magnitudes, and what the units' own radii cost.
         """
@@ -115,6 +117,9 @@ class Levels:
         if sum(sizes) > MOST:
             raise CheckFailed(f"not checked: a proof about units with {sum(sizes)} coefficients")
         self.ranges, self.every = ranges, [Level(ranges, *one) for one in listed]
+        places = [(level.number, unit) for level in self.every for unit in level.rows]
+        self.units = {place: at for at, place in enumerate(places)}
+        self.starts = np.cumsum([0, *(len(level.rows) for level in self.every)]).tolist()
 
     def bounds(
         self,
@@ -132,10 +137,14 @@ class Levels:
         if target is not None:
             weights[target.ids] = sign * target.a
             total, size, off = total + sign * target.c, size + target.magnitude(reach), off + target.r
+        marks = np.zeros((len(self.units), len(cases)), np.int8)
+        for case, states in enumerate(cases):
+            for place in self.units.keys() & states.keys():
+                marks[self.units[place], case] = 1 if states[place] else -1
         for at in range(len(self.every) - 1, -1, -1):
-            level = self.every[at]
-            proposed = multipliers(at, weights[level.symbols])
-            made = level.replace(weights, self._marks(level, cases), proposed)
+            self.ranges.in_time()
+            level, own = self.every[at], slice(*self.starts[at : at + 2])
+            made = level.replace(weights, marks[own], multipliers(at, weights[level.symbols]))
             total, size, off = total + made[0], size + made[1], off + made[2]
         inputs = self.ranges.domain.lo.size
         left = self.ranges.domain.least(weights[:inputs].T)
@@ -145,15 +154,6 @@ class Levels:
         off = (off + gamma(terms) * (size + np.abs(left))) * ROOM + terms * ETA * tiny
         found = down(total + left - off)
         return np.where(np.isfinite(found), found, np.nan)
-
-    def _marks(self, level: Level, cases: Sequence[States]) -> Array:
-        """1, -1 and 0 for on, off and neither, ``[units, cases]``."""
-        marks = np.zeros((len(level.symbols), len(cases)))
-        for at, states in enumerate(cases):
-            for (layer, unit), on in states.items():
-                if layer == level.number and unit in level.rows:
-                    marks[level.rows[unit], at] = 1 if on else -1
-        return marks
 
 
 def _split(matrix: Array, read: Mask, own: Index) -> tuple[Array, Array]:
