@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     tally = Tally()
     every = victims(options.seed, options.networks, shared)
     networks = len(every)
-    every += [lie for one in every if one.name.startswith(("trees", "parts")) for lie in lies(one)]
+    every += [lie for one in every if one.name.startswith(("trees", "parts", "packed")) for lie in lies(one)]
     each = -(-options.count // options.jobs)
     with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
         work = [(every, each, options.seed + 1 + job) for job in range(options.jobs)]

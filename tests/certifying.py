@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,19 @@ def with_array(content: bytes, name: str, array: np.ndarray) -> bytes:
     document["arrays"][name] |= {"shape": list(array.shape), "sha256": sha256(array.tobytes())}
     parts["certificate.json"] = json.dumps(document).encode()
     return packed(parts)
+
+
+def packed_leaf(random: Random, shapes: Sequence[tuple[int, int]]) -> bytes:
+    """The bytes of a leaf, as they come, for levels of so many units with so many places each."""
+    found = b""
+    for units, width in shapes:
+        some = random.choice([[0, 255], [0, 1, 128, 254, 255]])
+        head = random.choices(some, k=5 * units)
+        pushes = random.choices([0.0, -0.25, 1e-45, 0.3, 1, -2], k=units)
+        cuts = sum(byte > 0 for byte in head[4 * units :])
+        found += bytes(head) + np.array(pushes, "<f4").tobytes()
+        found += bytes(random.choices(range(256), k=cuts * width))
+    return found
 
 
 def for_out(content: bytes, out: bytes) -> bytes:

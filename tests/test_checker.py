@@ -14,14 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import oracle
-from certifying import certified, files, small
+from certifying import certified, files, packed_leaf, small
 from relutrim.certificate.check import prove_ranges
 from relutrim.certificate.check.domain import Domain
-from relutrim.certificate.check.proofs import Proofs
 from relutrim.certificate.check.ranges import Ranges
 from relutrim.certificate.check.read import read
 from relutrim.certificate.hinting import run
-from relutrim.certificate.trees import Leaf, Split, UnitProof, of_boxes, of_states, streams
+from relutrim.certificate.trees import Leaf, Split, UnitProof, of_boxes, of_states, stream_of, streams
 from relutrim.errors import CheckFailed, RelutrimError, UnsupportedError
 from relutrim.formats.onnx.write import network_to_proto
 from spatial import spatial_networks
@@ -116,16 +115,33 @@ def test_a_box_without_points_is_not_narrowed():
 
 
 @st.composite
-def trees(draw, rows, layers, inputs, depth=2):
+def trees(draw, rows, layers, inputs, shapes, depth=2):
     """Cases, parts and multipliers that nobody chose with a purpose."""
     if depth and draw(st.booleans()):
-        first, second = (draw(trees(rows, layers, inputs, depth - 1)) for _ in range(2))
+        first, second = (draw(trees(rows, layers, inputs, shapes, depth - 1)) for _ in range(2))
         place = st.tuples(st.integers(-1, layers), st.integers(0, 4)) | st.integers(0, inputs - 1)
         return Split(draw(place), first, second, draw(st.floats(-4, 4)))
-    if draw(st.booleans()):
+    kind = draw(st.sampled_from(["part", "rows", "packed"]))
+    if kind == "part":
         return Leaf()
+    if kind == "packed":
+        return Leaf(packed=packed_leaf(draw(st.randoms(use_true_random=False)), shapes))
     values = st.floats(-4, 4) | st.sampled_from([0.0, 1.0, -1.0])
     return Leaf({row: draw(values) for row in range(rows)}, draw(st.booleans()))
+
+
+@st.composite
+def levels(draw, layers):
+    """Some units of some layers, and places, not all of which are there."""
+    found = []
+    for layer in range(layers):
+        units = draw(st.lists(st.integers(-1, 5), unique=True, max_size=5))
+        width = draw(st.integers(0, 4))
+        own = st.lists(st.integers(-2, 12), unique=True, min_size=width, max_size=width)
+        places = [draw(own) for _ in units]
+        if draw(st.booleans()):
+            found.append((layer, units, np.array(places, dtype=np.int64).reshape(len(units), width)))
+    return found
 
 
 @st.composite
@@ -134,9 +150,10 @@ def unit_proofs(draw, layers, inputs):
     row = st.tuples(st.integers(-1, layers), st.integers(0, 4), st.integers(0, 4))
     rows = draw(st.lists(row, max_size=8))
     cut = st.tuples(place, st.booleans(), st.lists(st.integers(0, 12), max_size=6))
-    cuts = draw(st.lists(cut, max_size=4))
-    tree = draw(trees(len(rows) + len(cuts), layers, inputs))
-    return UnitProof(layers, 0, draw(st.sampled_from([1, -1])), tree, rows, cuts)
+    cuts, own = draw(st.lists(cut, max_size=4)), draw(levels(layers))
+    shapes = [places.shape for _, _, places in own]
+    tree = draw(trees(len(rows) + len(cuts), layers, inputs, shapes))
+    return UnitProof(layers, 0, draw(st.sampled_from([1, -1])), tree, rows, cuts, own)
 
 
 @settings(max_examples=150, suppress_health_check=list(HealthCheck))
@@ -154,8 +171,7 @@ def test_no_proof_proves_what_is_false(problem, data):
         while (layer := ranges.advance()) is not None:
             proof = data.draw(unit_proofs(len(ranges.layers), len(random.lo)))
             for entry, (low, high) in enumerate(exact[next(relus).name]):
-                stream = streams([replace(proof, unit=entry)])
-                stream = Proofs(stream["proof.words"].astype(np.int64), stream["proof.numbers"])
+                stream = stream_of(streams([replace(proof, unit=entry)]))
                 stream.use(ranges, layer)
                 assert stream.layer() == -1
                 assert not np.isfinite(layer.lo[entry]) or Fraction(layer.lo[entry]) <= low

@@ -15,8 +15,8 @@ from relutrim.certificate.check import check, prove_ranges, read_front
 from relutrim.certificate.check.archive import DTYPES, SCHEMA, sha256
 from relutrim.certificate.check.domain import Domain
 from relutrim.certificate.check.equal import Comparison, Hint
-from relutrim.certificate.check.proofs import EMPTY, INPUT, PART, UNIT, Proofs
-from relutrim.certificate.trees import Leaf, Split, Tree, UnitProof, streams
+from relutrim.certificate.check.proofs import EMPTY, INPUT, PACKED, PART, UNIT
+from relutrim.certificate.trees import Leaf, Split, Tree, UnitProof, stream_of, streams
 from relutrim.certificate.write import _hint_arrays
 from relutrim.errors import RelutrimError
 from relutrim.formats.onnx.read import network_from_proto
@@ -82,7 +82,7 @@ def unpacked(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray], dic
 
 def proofs_of(arrays: dict[str, np.ndarray]) -> list[UnitProof]:
     """Proofs for single units; to be changed as one likes."""
-    stream, found = Proofs(arrays["proof.words"].astype(np.int64), arrays["proof.numbers"]), []
+    stream, found = stream_of(arrays), []
 
     def many(width: int) -> list[Any]:
         return stream.words(width * int(stream.words(1)[0])).reshape(-1, width).tolist()
@@ -95,6 +95,9 @@ def proofs_of(arrays: dict[str, np.ndarray]) -> list[UnitProof]:
         kind = int(stream.words(1)[0])
         if kind == PART:
             return Leaf()
+        if kind == PACKED:
+            parts = [part for _, _, places in levels for part in stream.packed(*places.shape)]
+            return Leaf(packed=b"".join(part.tobytes() for part in parts))
         if kind == UNIT:
             return Split(tuple(stream.words(2).tolist()), tree(), tree())
         if kind == INPUT:
@@ -107,7 +110,8 @@ def proofs_of(arrays: dict[str, np.ndarray]) -> list[UnitProof]:
         layer, unit, sign = stream.words(3).tolist()
         rows = [tuple(row) for row in many(3)]
         cuts = [cut() for _ in range(int(stream.words(1)[0]))]
-        found.append(UnitProof(layer, unit, sign, tree(), rows, cuts))
+        levels = stream.levels(int(stream.words(1)[0]))
+        found.append(UnitProof(layer, unit, sign, tree(), rows, cuts, levels))
     return found
 
 

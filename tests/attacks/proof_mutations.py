@@ -43,7 +43,8 @@ def stored(proofs: list[UnitProof], *, gap: bool = True) -> dict[str, np.ndarray
         at = words.index(_MARK)
         assert words[at - 2] == LEAF
         words[at - 2 : at + 1] = [NOTHING] * gap
-    return {"proof.words": np.array(words, "<i4"), "proof.numbers": numbers[numbers != _NUMBER]}
+    numbers = numbers[numbers != _NUMBER]
+    return found | {"proof.words": np.array(words, "<i4"), "proof.numbers": numbers}
 
 
 def _with_proofs(
@@ -75,9 +76,16 @@ def break_proof(rng: Rng, victim: Victim) -> Mutant | None:
 
 
 @mutation
+def move_byte(rng: Rng, victim: Victim) -> Mutant | None:
+    """Any byte of a packed leaf."""
+    by = int(rng.choice([1, 127, 128, 255]))
+    return changed(rng, victim, one(rng, victim, "proof.bytes"), lambda old: (int(old) + by) % 256)
+
+
+@mutation
 def break_off(rng: Rng, victim: Victim) -> Mutant | None:
     """The proofs end too early, or lack a word or a number."""
-    name = one(rng, victim, "proof.words", "proof.numbers")
+    name = one(rng, victim, "proof.words", "proof.numbers", "proof.bytes")
     if name is None:
         return None
     at, size = int(rng.integers(victim.arrays[name].size)), victim.arrays[name].size
@@ -279,21 +287,21 @@ def swap_multipliers(rng: Rng, proof: UnitProof) -> None:
 
 def move_multiplier_of_a_leaf(rng: Rng, proof: UnitProof) -> None:
     """One multiplier of a leaf, or all of them."""
-    duals = getattr(*any_of(rng, leaves(proof))).duals
+    duals = getattr(*any_of(rng, leaves(proof))).duals or {}
     for row in duals:
         if rng.random() < 0.3:
             duals[row] *= float(rng.choice([-1.0, 0.0, 0.9, 1.1, 2.0, 1e10, 1e308]))
 
 
 def move_multiplier_to_another_row(rng: Rng, proof: UnitProof) -> None:
-    duals = getattr(*any_of(rng, leaves(proof))).duals
+    duals = getattr(*any_of(rng, leaves(proof))).duals or {}
     for row in list(duals)[:1]:
         duals[int(rng.integers(-1, 40))] = duals.pop(row)
 
 
 def call_a_leaf_empty(rng: Rng, proof: UnitProof) -> None:
     leaf = getattr(*any_of(rng, leaves(proof)))
-    leaf.empty = not leaf.empty
+    leaf.duals, leaf.packed, leaf.empty = leaf.duals or {}, None, not leaf.empty
 
 
 def call_a_leaf_a_part(rng: Rng, proof: UnitProof) -> None:
@@ -310,6 +318,60 @@ def move_a_cut(rng: Rng, proof: UnitProof) -> None:
     split.at += float(rng.choice([1e-12, -1e-3, 0.5, -1e9, 1e308]))
 
 
+def move_bytes_of_a_leaf(rng: Rng, proof: UnitProof) -> None:
+    """Some of them, or all."""
+    leaf = getattr(*any_of(rng, leaves(proof)))
+    if leaf.packed:
+        found = np.frombuffer(leaf.packed, np.uint8).copy()
+        some = rng.random(len(found)) < rng.choice([0.01, 0.3, 1.0])
+        found[some] = rng.choice([rng.integers(0, 256, int(some.sum())), np.full(int(some.sum()), 255)])
+        leaf.packed = found.tobytes()
+
+
+def push_without_end(rng: Rng, proof: UnitProof) -> None:
+    """Pushes that are no numbers, or very large."""
+    leaf, at = getattr(*any_of(rng, leaves(proof))), 0
+    for _, units, places in proof.levels if leaf.packed else ():
+        raw, count = bytearray(leaf.packed), len(units)
+        cuts = np.count_nonzero(np.frombuffer(leaf.packed, np.uint8)[at + 4 * count : at + 5 * count])
+        number = rng.choice([np.nan, np.inf, -np.inf, 3e38, -3e38])
+        raw[at + 5 * count : at + 9 * count] = np.full(count, number, "<f4").tobytes()
+        leaf.packed, at = bytes(raw), at + 9 * count + int(cuts) * places.shape[1]
+
+
+def list_others(rng: Rng, proof: UnitProof) -> None:
+    """Another layer, other units, or other places than leaves are about."""
+    if not proof.levels:
+        return
+    at, how = int(rng.integers(len(proof.levels))), int(rng.integers(5))
+    layer, units, places = proof.levels[at]
+    units, places = list(units), places.copy()
+    if how == 0:
+        layer += int(rng.choice([-1, 1, 2**29]))
+    elif how == 1:
+        units = [units[i] for i in rng.permutation(len(units))]
+    elif how == 2:
+        units[int(rng.integers(len(units)))] += int(rng.choice([-1, 1, 2**29]))
+    elif how == 3:
+        places += int(rng.choice([-1, 1, 8]))
+    elif places.size:
+        places.reshape(-1)[int(rng.integers(places.size))] = int(rng.integers(-1, 24))
+    proof.levels[at] = (layer, units, places)
+
+
+def list_fewer(rng: Rng, proof: UnitProof) -> None:
+    """A unit, a place of all, or a layer less, or one more."""
+    if not proof.levels:
+        return
+    at, how = int(rng.integers(len(proof.levels))), int(rng.integers(4))
+    layer, units, places = proof.levels[at]
+    fewer = [(layer, units[1:], places[1:]), (layer, units, places[:, 1:])]
+    fewer += [(layer, [*units, 90], np.concatenate([places, places[:1]]))]
+    proof.levels[at : at + 1] = [] if how == 3 else [fewer[how]]
+
+
+for _change in (move_bytes_of_a_leaf, push_without_end, list_others, list_fewer):
+    of_a_tree(_change, parts=False)
 for _change in (drop_leaf, drop_leaves, turn_split, drop_split, split_another, split_again, repeat_leaf):
     of_a_tree(_change, parts=False)
 for _change in (swap_multipliers, move_multiplier_of_a_leaf, move_multiplier_to_another_row):

@@ -13,7 +13,7 @@ from attacks.mutations import MUTATIONS, Mutant, move_weight_of_out
 from attacks.proof_mutations import NOTHING
 from attacks.victims import Victim, random_dense, trees, turned_on, victim
 from relutrim.certificate import check as checker
-from relutrim.certificate.check import archive, equal, hull, proofs
+from relutrim.certificate.check import archive, equal, hull, levels, proofs
 from relutrim.certificate.check.domain import Domain
 from relutrim.certificate.check.expressions import Expression
 from relutrim.domain import Box
@@ -31,7 +31,7 @@ def some():
 
 @pytest.fixture(scope="module")
 def branched() -> list[Victim]:
-    """Proofs with trees of several leaves, and with parts."""
+    """Proofs with trees of several leaves, packed ones among them, and with parts."""
     return trees(2)
 
 
@@ -108,7 +108,8 @@ def without_second_cases(monkeypatch):
     whole = hull.Program.least
 
     def least(self, target, sign, states, duals):
-        both = [{**states, place: on} for place in (*states, *self.units)[:1] for on in (False, True)]
+        units = [(level.number, unit) for level in self.every for unit in level.rows]
+        both = [{**states, place: on} for place in (*states, *units)[:1] for on in (False, True)]
         return max(whole(self, target, sign, one, duals) for one in both or [states])
 
     monkeypatch.setattr(hull.Program, "least", least)
@@ -122,6 +123,27 @@ def without_leaves_that_fail(monkeypatch):
         return 1.0 if target is None else whole(self, target, *others)
 
     monkeypatch.setattr(hull.Program, "least", least)
+
+
+def without_packed_leaves_that_fail(monkeypatch):
+    """Of packed leaves the best is believed to speak for all."""
+    whole = hull.Packed.least
+
+    def least(self, target, sign, leaves):
+        return max(whole(self, target, sign, [leaf]) for leaf in leaves)
+
+    monkeypatch.setattr(hull.Packed, "least", least)
+
+
+def without_what_cuts_cost(monkeypatch):
+    """Sums with shares are believed to be 0 at worst."""
+    whole = levels.Level.replace
+
+    def replace(self, weights, marks, multipliers):
+        made = whole(self, weights, marks, multipliers)
+        return made[0] + 1e-2, *made[1:]
+
+    monkeypatch.setattr(levels.Level, "replace", replace)
 
 
 def without_distance_of_a_match(monkeypatch):
@@ -176,6 +198,8 @@ TREES = {
     without_missing_leaves: ["drop_leaf", "drop_leaves", "drop_parts"],
     without_leaves_that_fail: ["call_a_leaf_empty"],
     without_second_cases: ["repeat_leaf"],
+    without_packed_leaves_that_fail: ["move_bytes_of_a_leaf", "repeat_leaf"],
+    without_what_cuts_cost: ["list_fewer"],
 }
 
 

@@ -92,9 +92,9 @@ def test_all_that_is_kept_is_bounded(monkeypatch):
 def test_a_proof_of_very_many_rows_is_refused_before_it_is_read(cuts):
     model = onnx_of([node("Relu", ["x"], ["a"]), node("Relu", ["a"], ["y"])], [1, 1], {})
     count, start = 2**20, [1, 0, 1, 0, 2**20] if cuts else [1, 0, 1, 2**20]
-    words = np.zeros(len(start) + 4 * count + 4, "<i4")
+    words = np.zeros(len(start) + 4 * count + 5, "<i4")
     words[: len(start)] = start
-    words[-3:] = [0, proofs.LEAF, 0]
+    words[-4:] = [0, 0, proofs.LEAF, 0]
     with pytest.raises(CheckFailed, match="rows or cuts"):
         check(model, model, changed(model, 1, proof_words=words))
 

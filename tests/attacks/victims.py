@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from onnx import helper
@@ -16,6 +17,7 @@ from relutrim.compression import compress_network
 from relutrim.domain import Box, Domain
 from relutrim.formats.onnx.read import network_from_proto
 from relutrim.network import Network
+from relutrim.prove import programs
 from rewriting import dense, linear
 
 OPTIONS: dict[str, Any] = {"method": "auto", "time_limit": 3.0, "device": "cpu", "seed": 0, "progress": None}
@@ -80,15 +82,22 @@ def branching(seed: int, inputs: int) -> Network:
 
 
 def trees(count: int) -> list[Victim]:
-    """So many whose proofs have trees, and half as many whose proofs have parts; the first make the best
-    lies.
+    """So many whose proofs have trees, half as many whose proofs have parts, and as many with packed leaves;
+    the first make the best lies.
     """
     seeds = [("trees", seed, 8) for seed in (39, 34, 32, 31, 2, 6)[:count]]
     seeds += [("parts", seed, 4) for seed in (10, 3, 8)[: count // 2]]
-    return [
+    found = [
         victim(f"{name} {seed}", branching(seed, inputs), Box(-1, 1), time_limit=60.0)
         for name, seed, inputs in seeds
     ]
+    return found + [packed_tree(seed) for seed in (32, 2, 6, 31, 10, 3)[:count]]
+
+
+def packed_tree(seed: int, network: Network | None = None, domain: Domain | None = None) -> Victim:
+    """What programs would do is left to nodes that are bounded many at a time."""
+    with patch.multiple(programs, _TURNS=(), _FIRST_NODES=1):
+        return victim(f"packed {seed}", network or branching(seed, 8), domain or Box(-1, 1), time_limit=60.0)
 
 
 def turned_on() -> Network:

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from relutrim.certificate.check import prove_ranges, read_front
 from relutrim.certificate.check.domain import Domain as Certified
-from relutrim.certificate.check.equal import LINEAR, ZERO
+from relutrim.certificate.check.equal import LINEAR, SYMBOL, ZERO
 from relutrim.certificate.check.maps import Graph
-from relutrim.certificate.check.proofs import Proofs
 from relutrim.certificate.check.ranges import Ranges
 from relutrim.certificate.hinting import run, treatment
-from relutrim.certificate.trees import Leaf, Place, UnitProof, of_boxes, of_states, streams
+from relutrim.certificate.trees import Leaf, Place, UnitProof, of_boxes, of_states, stream_of, streams
+from relutrim.errors import CheckFailed
 from relutrim.prove.verdict import Evidence, Verdict
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from relutrim.prove.stability import LayerStability, Stability
 
 _SAMPLES = 512
+_PACKED = 3 * 2**27
+"""What packed leaves may take in a certificate, of which the checker reads 2**29 bytes; trees for which there
+is no room are left out. About twice as much is made of them before what they do not use is known.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +57,9 @@ class Groundwork:
         before = read_front(model, "model", domain=domain)
         samples = _samples(stability)
         layers = _layers(before, stability, samples)
-        proofs = streams(_proofs(_records(stability, layers), layers, before, domain))
-        numbered = Proofs(proofs["proof.words"].astype(np.int64), proofs["proof.numbers"])
-        ranges = prove_ranges(before, domain, numbered)
+        places = _places(before, layers, stability.problem.network.input.name)
+        wanted = _proofs(_records(stability, layers), layers, places, domain)
+        proofs, ranges = _proved(before, domain, wanted)
         return cls(model, before, domain, samples, layers, proofs, ranges)
 
     def supported(self, stability: Stability) -> Stability:
@@ -156,55 +160,89 @@ def _layers(graph: Graph, stability: Stability, samples: npt.NDArray[np.float64]
 def _records(stability: Stability, layers: dict[str, int]) -> list[tuple[int, Record]]:
     """The proofs of units in layers that the checker has, with those layers' numbers."""
     from relutrim.bounds.linear import Backward
-    from relutrim.certificate.records import recorded
+    from relutrim.certificate.records import TreeRecord, recorded
     from relutrim.network.operators import Relu
     from relutrim.prove.hull.proof import Proof
 
     network = stability.problem.network
     backward = Backward(network, stability.problem.region(), {})
-    found = []
+    found, room = [], _PACKED
     for proof in stability.proofs:
-        if isinstance(proof, Proof) and any(leaf.packed is not None for leaf in proof.leaves):
-            continue  # the checker does not know these
         relus = [r.name for r in network.readers(proof.target) if isinstance(r.operator, Relu)]
         numbers = [layers[name] for name in relus if name in layers]
-        if numbers:
-            found.append((min(numbers), recorded(proof, backward)))
+        packs = [leaf.packed for leaf in proof.leaves if leaf.packed] if isinstance(proof, Proof) else []
+        if not numbers or sum(pack.size for pack in packs) > 2 * room:
+            continue
+        record = recorded(proof, backward)
+        taken = record.packed_size if packs and isinstance(record, TreeRecord) else 0
+        if taken <= room:
+            found.append((min(numbers), record))
+            room -= taken
     return found
 
 
-def _places(graph: Graph, layers: dict[str, int], stability_input: int) -> dict[str, int]:
-    """Where each named value's entries begin among all places."""
+def _proved(
+    graph: Graph, domain: Certified, wanted: Sequence[UnitProof]
+) -> tuple[dict[str, npt.NDArray[Any]], Ranges]:
+    """The checker's ranges with these proofs, as a certificate stores them; without those that are too large
+    for the checker, and those in many bytes that do not decide what they are for.
+    """
+    proofs = streams(wanted)
+    try:
+        ranges = prove_ranges(graph, domain, stream_of(proofs))
+    except CheckFailed:
+        if not wanted:
+            raise
+        largest = max(wanted, key=lambda proof: proof.size)
+        return _proved(graph, domain, [proof for proof in wanted if proof is not largest])
+    decided = [hint.kind != SYMBOL for hint in treatment(ranges.layers)]
+    kept = [proof for proof in wanted if not proof.levels or decided[proof.layer][proof.unit]]
+    return (proofs, ranges) if len(kept) == len(wanted) else _proved(graph, domain, kept)
+
+
+def _places(graph: Graph, layers: dict[str, int], source: str) -> dict[str, int]:
+    """Where each named value's entries begin among all places; ``source`` is the network's input."""
     sizes = [graph.sizes[at + 1] for at in graph.layers]
-    starts = np.cumsum([stability_input, *sizes])
-    return {name: int(starts[number]) for name, number in layers.items()}
+    starts = np.cumsum([graph.sizes[0], *sizes])
+    return {source: 0} | {name: int(starts[number]) for name, number in layers.items()}
 
 
 def _proofs(
-    records: Sequence[tuple[int, Record]], layers: dict[str, int], graph: Graph, domain: Certified
+    records: Sequence[tuple[int, Record]], layers: dict[str, int], places: dict[str, int], domain: Certified
 ) -> list[UnitProof]:
     """The records in the checker's terms."""
     from relutrim.certificate.records import DOMAIN, TreeRecord
 
-    places, box = _places(graph, layers, graph.sizes[0]), domain.narrowed()
-    found = []
+    box, found = domain.narrowed(), []
 
     def at(entry: tuple[str, int]) -> Place:
         return layers.get(entry[0], -1), entry[1]
 
+    def place(entry: tuple[str, int]) -> int:
+        return places[entry[0]] + entry[1] if entry[0] in places else -1
+
     for layer, record in records:
         proof = UnitProof(layer, record.entry, record.sign, Leaf())
         if isinstance(record, TreeRecord):
-            leaves = [
-                ({at(entry): on for entry, on in leaf.states.items()}, Leaf(leaf.duals, leaf.empty))
-                for leaf in record.leaves
-            ]
+            own = sorted(
+                (layers[level.relu], number)
+                for number, level in enumerate(record.levels)
+                if level.relu in layers
+            )
+            leaves = []
+            for leaf in record.leaves:
+                packed = None if leaf.packed is None else b"".join(leaf.packed[i] for _, i in own)
+                states = {at(entry): on for entry, on in leaf.states.items()}
+                leaves.append((states, Leaf(leaf.duals, leaf.empty, packed)))
+            for number, i in own:
+                level = record.levels[i]
+                values = np.array([[place(value) for value in row] for row in level.values], np.int64)
+                proof.levels.append((number, level.entries, values.reshape(len(level.entries), -1)))
             proof.rows = [
                 (entry[1], 0, kind) if kind == DOMAIN else (*at(entry), kind) for entry, kind in record.rows
             ]
             proof.cuts = [
-                (at(cut.neuron), cut.outside, [places.get(name, 0) + e for name, e in cut.listed])
-                for cut in record.cuts
+                (at(cut.neuron), cut.outside, [place(value) for value in cut.listed]) for cut in record.cuts
             ]
             tree = of_states(leaves)
         else:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from relutrim.certificate.check.hull import KINDS
-from relutrim.prove.hull.proof import Proof
+from relutrim.certificate.packing import packed_levels
+from relutrim.prove.hull.proof import Leaf, Proof
 
 if TYPE_CHECKING:
     from relutrim.bounds.linear import Backward
@@ -41,11 +42,23 @@ class CutRecord:
 
 @dataclass(frozen=True)
 class LeafRecord:
-    """States, and multipliers by the row's number (cuts come behind all rows), a ray if it is ``empty``."""
+    """States, and multipliers by the row's number (cuts come behind all rows), a ray if it is ``empty``; or a
+    piece of bytes for each level.
+    """
 
     states: dict[Entry, bool]
     duals: dict[int, float]
     empty: bool
+    packed: list[bytes] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LevelRecord:
+    """Neurons of a ReLU, and for each the values with shares of their own."""
+
+    relu: str
+    entries: list[int]
+    values: list[list[Entry]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +71,12 @@ class TreeRecord:
     rows: list[tuple[Entry, int]] = field(default_factory=list)
     cuts: list[CutRecord] = field(default_factory=list)
     leaves: list[LeafRecord] = field(default_factory=list)
+    levels: list[LevelRecord] = field(default_factory=list)
+
+    @property
+    def packed_size(self) -> int:
+        """How many bytes the pieces of all leaves take."""
+        return sum(len(piece) for leaf in self.leaves for piece in leaf.packed or ())
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +133,7 @@ def _tree(proof: Proof, backward: Backward) -> TreeRecord:
         record.cuts.append(CutRecord(own, tuple(places[int(column)] for column in listed), outside))
         if outside:
             row((own, EQUATION))
+    packed = iter(_levels(record, model, [leaf for leaf in proof.leaves if leaf.packed is not None], places))
     number_of = {id(cut): number for number, cut in enumerate(cuts)}
     for leaf in proof.leaves:
         duals: dict[int, float] = {}
@@ -127,8 +147,23 @@ def _tree(proof: Proof, backward: Backward) -> TreeRecord:
                 equation = row((record.cuts[number].neuron, EQUATION))
                 duals[equation] = duals.get(equation, 0.0) - dual
         states = {(model.neurons[n].relu, model.neurons[n].entry): bool(on) for n, on in leaf.states.items()}
-        record.leaves.append(LeafRecord(states, duals, math.isinf(leaf.bound)))
+        pieces = None if leaf.packed is None else next(packed)
+        record.leaves.append(LeafRecord(states, duals, math.isinf(leaf.bound), pieces))
     return record
+
+
+def _levels(
+    record: TreeRecord, model: Model, leaves: list[Leaf], places: dict[int, Entry]
+) -> list[list[bytes]]:
+    """Name the layers that packed leaves replace in the record; the leaves' pieces."""
+    if not leaves:
+        return []
+    layers, columns, pieces = packed_levels(model, leaves)
+    for layer, own in zip(layers, columns, strict=True):
+        neurons = [model.neurons[number] for number in layer.numbers]
+        values = [[places[column] for column in row] for row in own.tolist()]
+        record.levels.append(LevelRecord(neurons[0].relu, [neuron.entry for neuron in neurons], values))
+    return pieces
 
 
 def _meant(entry: Entry, kind: int, dual: float) -> list[tuple[Entry, int]]:

@@ -6,14 +6,14 @@ again: some unit is fixed by all of them, or some cut is crossed by none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from relutrim.certificate.check.proofs import EMPTY, INPUT, LEAF, PART, UNIT
+from relutrim.certificate.check.proofs import EMPTY, INPUT, LEAF, PACKED, PART, UNIT, Proofs
 
 Place: TypeAlias = tuple[int, int]
 """The number of a layer, and of a unit in it."""
@@ -21,12 +21,13 @@ Place: TypeAlias = tuple[int, int]
 
 @dataclass
 class Leaf:
-    """Multipliers by their row's number (cuts come behind the rows), a ray if it is ``empty``; or (None) a
-    part of the domain by itself.
+    """Multipliers by their row's number (cuts come behind the rows), a ray if it is ``empty``; or ``packed``,
+    for the proof's levels; or (None) a part of the domain by itself.
     """
 
     duals: dict[int, float] | None = None
     empty: bool = False
+    packed: bytes | None = None
 
 
 @dataclass
@@ -45,7 +46,8 @@ Tree: TypeAlias = Leaf | Split
 @dataclass
 class UnitProof:
     """A bound of ``sign *`` what a unit reads. A row is a place and a kind, a cut a place, whether the listed
-    values are those outside of the subset, and those values' places.
+    values are those outside of the subset, and those values' places. A level is a layer, units of it, and for
+    each of those the places of values with shares of their own.
     """
 
     layer: int
@@ -54,6 +56,12 @@ class UnitProof:
     tree: Tree
     rows: list[tuple[int, int, int]] = field(default_factory=list)
     cuts: list[tuple[Place, bool, Sequence[int]]] = field(default_factory=list)
+    levels: list[tuple[int, Sequence[int], npt.NDArray[np.int64]]] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Of how many units, more or less, it speaks."""
+        return len(self.rows) + len(self.cuts) + 4 * sum(len(units) for _, units, _ in self.levels)
 
 
 def of_states(leaves: Sequence[tuple[dict[Place, bool], Leaf]]) -> Tree | None:
@@ -91,20 +99,36 @@ def of_boxes(lo: Any, hi: Any, lows: Any, highs: Any) -> Tree | None:
 
 
 def streams(proofs: Sequence[UnitProof]) -> dict[str, npt.NDArray[Any]]:
-    """The two arrays of a certificate."""
-    words, numbers = list[int](), list[float]()
+    """The arrays of a certificate."""
+    words, numbers, raw = list[int](), list[float](), list[bytes]()
     for proof in sorted(proofs, key=lambda one: one.layer):  # in the order of each layer's own
         words += [proof.layer, proof.unit, proof.sign, len(proof.rows)]
         words += [number for row in proof.rows for number in row]
         words.append(len(proof.cuts))
         for place, outside, listed in proof.cuts:
             words += [*place, int(outside), len(listed), *(int(number) for number in listed)]
-        _put(proof.tree, words, numbers)
-    return {"proof.words": np.array(words, "<i4"), "proof.numbers": np.array(numbers, "<f8")}
+        words.append(len(proof.levels))
+        for layer, units, places in proof.levels:
+            words += [layer, *places.shape, *units, *places.reshape(-1).tolist()]
+        _put(proof.tree, words, numbers, raw)
+    return {
+        "proof.words": np.array(words, "<i4"),
+        "proof.numbers": np.array(numbers, "<f8"),
+        "proof.bytes": np.frombuffer(b"".join(raw), "|u1"),
+    }
 
 
-def _put(tree: Tree, words: list[int], numbers: list[float]) -> None:
+def stream_of(arrays: Mapping[str, npt.NDArray[Any]]) -> Proofs:
+    """The arrays as the checker reads them."""
+    return Proofs(arrays["proof.words"].astype(np.int64), arrays["proof.numbers"], arrays["proof.bytes"])
+
+
+def _put(tree: Tree, words: list[int], numbers: list[float], raw: list[bytes]) -> None:
     if isinstance(tree, Leaf):
+        if tree.packed is not None:
+            words.append(PACKED)
+            raw.append(tree.packed)
+            return
         if tree.duals is None:
             words.append(PART)
             return
@@ -113,5 +137,5 @@ def _put(tree: Tree, words: list[int], numbers: list[float]) -> None:
         return
     words += [INPUT, tree.place] if isinstance(tree.place, int) else [UNIT, *tree.place]
     numbers += [tree.at] if isinstance(tree.place, int) else []
-    _put(tree.first, words, numbers)
-    _put(tree.second, words, numbers)
+    _put(tree.first, words, numbers, raw)
+    _put(tree.second, words, numbers, raw)

@@ -74,7 +74,7 @@ def check(
         after = read_front(out_content, "out", deadline, domain)
         _same_ends(before, after)
         _covered(domain, asked, before, report)
-        streams = {"words": "int32", "numbers": "float64"}
+        streams = {"words": "int32", "numbers": "float64", "bytes": "uint8"}
         proofs = Proofs(*(archive.array(f"proof.{name}", dtype, (-1,)) for name, dtype in streams.items()))
         ranges = prove_ranges(before, domain, proofs, report, deadline)
         comparison = Comparison(before, ranges, _hints(archive, "layers", before))

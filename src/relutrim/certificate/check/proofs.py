@@ -1,12 +1,15 @@
-"""A certificate's proofs for single units: a stream of integers and one of numbers, read once, in order.
+"""A certificate's proofs for single units: streams of integers, numbers and bytes, read once, in order.
 
 A proof is ``layer unit sign``, a count of rows and the rows (``layer unit kind`` each), a count of cuts and
-the cuts (``layer unit outside count place...`` each), and a tree, which begins with what it is:
+the cuts (``layer unit outside count place...`` each), a count of levels and the levels (``layer count width``
+each, so many units, and for each unit a width of places), and a tree, which begins with what it is:
 
 * 0, ``layer unit``: the unit is off in the first of the two trees that follow, and on in the second;
 * 1, ``input`` and a number: the input is at most that in the first tree, and at least that in the second;
 * 2: a part of the domain, for linear bounds on its box;
-* 3, ``count row...`` and as many numbers: multipliers for a program (:mod:`hull`); 4: those of an empty case.
+* 3, ``count row...`` and as many numbers: multipliers for a program (:mod:`hull`); 4: those of an empty case;
+* 5: multipliers for the levels, in bytes. For each level one for every unit, four times one for every unit, a
+  float32 for every unit, and a width of shares for each unit whose last of those four is not 0.
 
 So a tree always covers everything, and there is nothing to be checked about that: a proof without one of its
 leaves ends too early, or goes on with the next leaf in its place.
@@ -14,28 +17,31 @@ leaves ends too early, or goes on with the next leaf in its place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
 
-from relutrim.certificate.check.hull import KINDS, MOST, Program
+from relutrim.certificate.check.hull import HEAD, KINDS, Bytes, Packed, Program
+from relutrim.certificate.check.levels import States
 from relutrim.certificate.check.ranges import Layer, Ranges
 from relutrim.certificate.check.rounding import Array, Index
 from relutrim.errors import CheckFailed, InputError
 
-UNIT, INPUT, PART, LEAF, EMPTY = range(5)
+UNIT, INPUT, PART, LEAF, EMPTY, PACKED = range(6)
 _PARTS = 64
 """So many are bounded at once."""
-Case: TypeAlias = tuple[Array, Array, Mapping[tuple[int, int], bool], int, Index, Array]
-"""The ends of a box, states of units, what kind of leaf it is, and rows with their multipliers."""
+_MOST = 2**25
+"""Rows, or cuts, of a proof times symbols: no more."""
+Case: TypeAlias = tuple[Array, Array, States, int]
+"""The ends of a box, states of units, and what kind of leaf it is, which is to be read then."""
 
 
 class Proofs:
-    """The two streams, and how far they were read."""
+    """The streams, and how far they were read."""
 
-    def __init__(self, words: Index, numbers: Array) -> None:
-        self._words, self._numbers = words, numbers
+    def __init__(self, words: Index, numbers: Array, raw: Bytes) -> None:
+        self._words, self._numbers, self._bytes = words, numbers, raw
 
     def words(self, count: int) -> Index:
         """The next integers."""
@@ -49,6 +55,13 @@ class Proofs:
         if count > len(self._numbers):
             raise InputError("the proofs have too few numbers")
         found, self._numbers = self._numbers[:count], self._numbers[count:]
+        return found
+
+    def bytes(self, count: int) -> Bytes:
+        """The next bytes."""
+        if count > len(self._bytes):
+            raise InputError("the proofs have too few bytes")
+        found, self._bytes = self._bytes[:count], self._bytes[count:]
         return found
 
     def layer(self) -> int:
@@ -68,32 +81,54 @@ class Proofs:
         ]
         if not ((rows[:, 2] >= 0) & (rows[:, 2] < len(KINDS))).all():
             raise InputError("a proof has a row of a kind that does not exist")
-        program = Program(ranges, rows.tolist(), cuts)
+        program, levels = Program(ranges, rows.tolist(), cuts), Packed(ranges, self.levels(self._few(ranges)))
         target, least, parts = layer.inputs.take(np.array([entry])), np.inf, list[tuple[Array, Array]]()
-        for lo, hi, states, kind, at, values in self.cases(ranges.domain.lo, ranges.domain.hi, {}):
+        packed = list[tuple[States, list[tuple[Bytes, Bytes]]]]()
+        for lo, hi, states, kind in self.cases(ranges.domain.lo, ranges.domain.hi, {}):
             ranges.in_time()
             if kind == PART:
                 parts.append((lo, hi))
                 if len(parts) == _PARTS:
                     least = np.minimum(least, _on(ranges, layer, entry, sign, parts))  # NaN stays
                 continue
-            duals = np.zeros(len(program.matrix))
-            duals[at] = values
+            if kind == PACKED:
+                packed.append((states, [self.packed(*shape) for shape in levels.shapes]))
+                if len(packed) == levels.most:
+                    least, packed = np.minimum(least, levels.least(target, float(sign), packed)), []
+                continue
+            duals, at = np.zeros(program.size), self.words(int(self.words(1)[0]))
+            duals[at] = self.numbers(len(at))
             if kind == EMPTY and program.least(None, 1.0, states, duals) > 0:
                 continue  # no point has these states: 0 would be above 0
             least = np.minimum(least, program.least(target, float(sign), states, duals))
         least = np.minimum(least, _on(ranges, layer, entry, sign, parts))
+        if packed:
+            least = np.minimum(least, levels.least(target, float(sign), packed))
         if least < np.inf:
             layer.meet(np.array([entry]), float(sign), np.array([least]))
 
+    def levels(self, count: int) -> list[tuple[int, Index, Index]]:
+        """The next levels: layers, units and places."""
+        found = []
+        for _ in range(count):
+            number, size, width = self.words(3).tolist()
+            units = self.words(size)
+            found.append((number, units, self.words(size * width).reshape(size, width)))
+        return found
+
+    def packed(self, count: int, width: int) -> tuple[Bytes, Bytes]:
+        """What a leaf says of a level next: the units' bytes, and shares."""
+        head = self.bytes(HEAD * count)
+        return head, self.bytes(width * int(np.count_nonzero(head[4 * count : 5 * count])))
+
     def _few(self, ranges: Ranges) -> int:
-        """The next integer, a count of rows that a program can have."""
+        """The next integer, a count that a proof can have."""
         count = int(self.words(1)[0])
-        if count > MOST // max(64, len(ranges.symbols.lo)):
+        if not 0 <= count <= _MOST // max(64, len(ranges.symbols.lo)):
             raise CheckFailed(f"not checked: a proof with {count} rows or cuts")
         return count
 
-    def cases(self, lo: Array, hi: Array, states: Mapping[tuple[int, int], bool]) -> Iterator[Case]:
+    def cases(self, lo: Array, hi: Array, states: States) -> Iterator[Case]:
         """The leaves of the tree that comes next."""
         kind = int(self.words(1)[0])
         if kind == UNIT:
@@ -107,9 +142,8 @@ class Proofs:
             ends[0][axis] = ends[1][axis] = at
             yield from self.cases(lo, ends[0], states)
             yield from self.cases(ends[1], hi, states)
-        elif kind in (PART, LEAF, EMPTY):
-            count = 0 if kind == PART else int(self.words(1)[0])
-            yield lo, hi, states, kind, self.words(count), self.numbers(count)
+        elif kind in (PART, LEAF, EMPTY, PACKED):
+            yield lo, hi, states, kind
         else:
             raise InputError(f"a proof has a leaf of kind {kind}")
 

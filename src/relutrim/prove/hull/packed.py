@@ -22,7 +22,7 @@ charged at the largest ``|v|``, and the constant.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -141,28 +141,9 @@ def _bounds(
     lo, hi = model.ends
     reach = np.maximum(np.abs(lo), np.abs(hi))
     largest = 1.0
-    for number in reversed(range(len(layers))):
-        layer = layers[number]
-        parts = [leaf.parts[number] for leaf in leaves]
-        lean, push, mix, share = (
-            np.stack([getattr(part, kind) for part in parts], axis=-1).astype(np.float64)
-            for kind in ("lean", "push", "mix", "share")
-        )
-        step = _Step.of(
-            layer,
-            leaves[0].places[number],
-            weights[layer.columns],
-            layer.marks(cases),
-            lean,
-            push,
-            mix,
-            share,
-        )
+    for layer, _, step, sizes in _steps(weights, layers, cases, leaves):
         # Every column may get one term of each neuron from each of three sums, and what it had.
         terms = gamma(4 * len(layer.numbers) + 16)
-        reads, sizes = step.reads(layer, leaves[0].places[number])
-        sizes += np.abs(weights[layer.read])
-        weights[layer.read] += reads
         charged += terms * (reach[layer.read] @ sizes) + step.charged
         total += step.constant
         size += step.size
@@ -177,6 +158,38 @@ def _bounds(
     off += ops * ETA * (4 + largest) * (4 + float(reach.sum()))
     found = np.nextafter(np.nextafter(total - off, -np.inf) - model.slack, -np.inf)
     return [float(value) if np.isfinite(value) else float("nan") for value in found]
+
+
+@np.errstate(over="ignore", invalid="ignore", under="ignore")
+def coefficients(
+    model: Model, layers: Sequence[Layer], cases: Sequence[dict[int, bool]], leaves: Sequence[Packed]
+) -> list[Array]:
+    """What the neurons of each layer weigh when they are replaced, ``[neurons, leaves]``; the leaves have to
+    fit, and to share their places.
+    """
+    weights = np.repeat(model.program.cost[:, None], len(leaves), axis=1)
+    return [at for _, at, _, _ in _steps(weights, layers, cases, leaves)][::-1]
+
+
+def _steps(
+    weights: Array, layers: Sequence[Layer], cases: Sequence[dict[int, bool]], leaves: Sequence[Packed]
+) -> Iterator[tuple[Layer, Array, _Step, Array]]:
+    """The layers, the last first, each with its neurons' weights, what they are replaced by, and the sizes of
+    all that is added to the ``weights`` of what it reads, which are changed.
+    """
+    for number in reversed(range(len(layers))):
+        layer, places = layers[number], leaves[0].places[number]
+        parts = [leaf.parts[number] for leaf in leaves]
+        lean, push, mix, share = (
+            np.stack([getattr(part, kind) for part in parts], axis=-1).astype(np.float64)
+            for kind in ("lean", "push", "mix", "share")
+        )
+        at = weights[layer.columns]
+        step = _Step.of(layer, places, at, layer.marks(cases), lean, push, mix, share)
+        reads, sizes = step.reads(layer, places)
+        sizes += np.abs(weights[layer.read])
+        weights[layer.read] += reads
+        yield layer, at, step, sizes
 
 
 @dataclass(frozen=True, eq=False)
