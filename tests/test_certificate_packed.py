@@ -26,9 +26,8 @@ from test_packed_attack import some_leaves
 
 @pytest.fixture
 def wide(monkeypatch):
-    """Trees that are not grown node by node."""
-    monkeypatch.setattr(programs, "_TURNS", ())
-    monkeypatch.setattr(programs, "_FIRST_NODES", 1)
+    """Trees that are not grown node by node: no program is small."""
+    monkeypatch.setattr(programs, "_FEW", 0)
 
 
 def test_what_a_packed_tree_proves_compress_certifies_and_check_accepts(capsys, tmp_path, wide):

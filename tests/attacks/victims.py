@@ -96,7 +96,7 @@ def trees(count: int) -> list[Victim]:
 
 def packed_tree(seed: int, network: Network | None = None, domain: Domain | None = None) -> Victim:
     """What programs would do is left to nodes that are bounded many at a time."""
-    with patch.multiple(programs, _TURNS=(), _FIRST_NODES=1):
+    with patch.object(programs, "_FEW", 0):
         return victim(f"packed {seed}", network or branching(seed, 8), domain or Box(-1, 1), time_limit=60.0)
 
 
