@@ -96,7 +96,7 @@ def grid(name: str, mode: str = "standard", *, synthetic: bool = False) -> Grid:
     if mode == "quick":
         # The penalty acts with every step: fewer steps have to be longer ones for it to show.
         recipe = replace(recipe, epochs=30, decay_every=20, learning_rate=0.05)
-        return Grid(name, dataset, _quick(name), recipe, rows=20_000)
+        return Grid(name, dataset, _quick(name), recipe, rows=12_000)
     return Grid(name, dataset, _whole(name, paper=mode == "paper"), recipe)
 
 
