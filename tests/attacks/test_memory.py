@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import time
 import tracemalloc
 import zipfile
 
@@ -15,6 +16,7 @@ from onnx import helper
 from attacks.forging import accepted, forged, onnx_of, repacked, unpacked
 from relutrim.certificate.check import archive, check, expressions, fields, proofs, read_front
 from relutrim.certificate.check.domain import Domain
+from relutrim.certificate.check.ranges import Ranges
 from relutrim.errors import CheckFailed, InputError, UnsupportedError
 
 node = helper.make_node
@@ -50,6 +52,29 @@ def test_constraints_take_no_longer_than_the_limit():
     rows = np.random.default_rng(0).random((1024, 400))
     with pytest.raises(CheckFailed, match="constraints take longer than the limit"):
         check(relu(400), relu(400), constrained(400, rows, 40.0, 240.0), seconds=1.0)
+
+
+def test_windows_take_no_longer_than_the_limit():
+    """The window of each of 1,000 entries is nearly all of them: a billion products, from 8 kilobytes."""
+    nodes = [node("Conv", ["x", "w"], ["a"], pads=[500, 500]), node("Relu", ["a"], ["y"])]
+    model = onnx_of(nodes, [1, 1, 1000], {"w": np.ones((1, 1, 1001))})
+    graph, ends = read_front(model, "model"), np.ones(1000)
+    ranges = Ranges(graph, Domain(-ends, ends, np.zeros((0, 1000)), np.zeros(0), np.zeros(0)))
+    ranges.symbols.deadline = time.monotonic()  # reached only where windows are computed
+    with pytest.raises(CheckFailed, match="windows of a model take longer"):
+        ranges.advance()
+
+
+def test_a_long_array_is_in_memory_once():
+    """A file of 524 kilobytes can hold 2^27 of them."""
+    words = np.full(2**22, 7, "<i4")
+    content = changed(relu(1), 1, proof_words=words)
+
+    def refused():
+        with pytest.raises(InputError, match="not in its place"):
+            check(relu(1), relu(1), content)
+
+    assert peak(refused) < 1.6 * words.nbytes
 
 
 def test_constraints_on_many_inputs_take_little_memory():

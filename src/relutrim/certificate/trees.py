@@ -120,7 +120,7 @@ def streams(proofs: Sequence[UnitProof]) -> dict[str, npt.NDArray[Any]]:
 
 def stream_of(arrays: Mapping[str, npt.NDArray[Any]]) -> Proofs:
     """The arrays as the checker reads them."""
-    return Proofs(arrays["proof.words"].astype(np.int64), arrays["proof.numbers"], arrays["proof.bytes"])
+    return Proofs(*(arrays[f"proof.{name}"] for name in ("words", "numbers", "bytes")))
 
 
 def _put(tree: Tree, words: list[int], numbers: list[float], raw: list[bytes]) -> None:

@@ -50,7 +50,7 @@ class Archive:
             raise InputError(f"the array {name!r} is {found.dtype} {found.shape}, not {dtype} {shape}")
         if found.dtype.kind == "f" and not (np.isfinite(found) | (infinite & np.isinf(found))).all():
             raise InputError(f"the array {name!r} holds numbers that are not finite")
-        return found.astype(np.int64) if dtype == "int32" else found
+        return found
 
 
 def need(entry: Any, key: str, kind: type[T]) -> T:
@@ -61,7 +61,7 @@ def need(entry: Any, key: str, kind: type[T]) -> T:
     return found
 
 
-def sha256(content: bytes) -> str:
+def sha256(content: bytes | bytearray) -> str:
     """The hash of a file."""
     return hashlib.sha256(content).hexdigest()
 
@@ -91,9 +91,11 @@ def _read(archive: zipfile.ZipFile) -> Archive:
     if sum(sizes.values()) > MOST_BYTES or sizes[DOCUMENT] > MOST_JSON:
         raise InputError(f"it unpacks to more than {MOST_BYTES} bytes, or {MOST_JSON} of JSON")
 
-    def content(name: str) -> bytes:
+    def content(name: str) -> bytearray:
+        found = bytearray()  # in pieces: as a whole it would be in memory twice
         with archive.open(entries[name]) as file:
-            found = file.read(sizes[name] + 1)
+            while len(found) <= sizes[name] and (piece := file.read(2**20)):
+                found += piece
         if len(found) != sizes[name]:
             raise InputError(f"{name!r} is not {sizes[name]} bytes")
         return found
@@ -107,10 +109,10 @@ def _read(archive: zipfile.ZipFile) -> Archive:
     if strange:
         raise InputError(f"entries and document disagree about {sorted(strange)[:3]}")
     arrays = {name: _array(content(f"arrays/{name}.bin"), name, said) for name, said in listed.items()}
-    return Archive(document, arrays, {name: content(name) for name in models})
+    return Archive(document, arrays, {name: bytes(content(name)) for name in models})
 
 
-def _array(content: bytes, name: str, said: Any) -> np.ndarray[Any, Any]:
+def _array(content: bytearray, name: str, said: Any) -> np.ndarray[Any, Any]:
     dtype, shape = need(said, "dtype", str), need(said, "shape", list)
     if dtype not in DTYPES or len(shape) > 4 or not all(type(n) is int and 0 <= n < 2**31 for n in shape):
         raise InputError(f"the array {name!r} cannot be {dtype} of shape {shape}")
@@ -119,7 +121,9 @@ def _array(content: bytes, name: str, said: Any) -> np.ndarray[Any, Any]:
         raise InputError(f"the array {name!r} of shape {shape} is stored in {len(content)} bytes")
     if sha256(content) != said.get("sha256"):
         raise CheckFailed(f"the array {name!r} is not the one that was written: its hash differs")
-    return np.frombuffer(content, kind).reshape(shape)
+    found = np.frombuffer(content, kind).reshape(shape)
+    found.flags.writeable = False
+    return found
 
 
 def _refuse(word: str) -> Any:

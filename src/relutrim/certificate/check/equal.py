@@ -65,7 +65,7 @@ class Comparison:
     """One MODEL on its domain, and what is compared with it."""
 
     def __init__(self, graph: Graph, ranges: Ranges, hints: Hints) -> None:
-        self.symbols, self._ranges = Symbols(), ranges
+        self.symbols, self._ranges = Symbols(deadline=ranges.deadline), ranges
         self._origins = np.zeros(0, np.int64)
         """Which of the ranges' symbols each symbol is; -1 for errors, and for what is always 0."""
         domain = ranges.domain

@@ -33,6 +33,8 @@ class Symbols:
 
     lo: Array = field(default_factory=lambda: np.zeros(0))
     hi: Array = field(default_factory=lambda: np.zeros(0))
+    deadline: float = field(default=float("inf"), kw_only=True)
+    """When it has taken too long to compute with them."""
 
     def add(self, lo: Array, hi: Array) -> Expression:
         """New symbols with these ranges, each an entry."""
@@ -170,7 +172,7 @@ def push(operation: Affine, inputs: Sequence[Expression], symbols: Symbols) -> E
     a, c, weight = np.zeros((len(ids), count)), operation.bias, np.zeros(count)
     r, exact = np.zeros(count), len(inputs) == 1
     for part, before in zip(operation.maps, inputs, strict=True):
-        a[np.searchsorted(ids, before.ids)] += part.forward(before.a)
+        a[np.searchsorted(ids, before.ids)] += part.forward(before.a, deadline=symbols.deadline)
         c = c + part.forward(before.c[None])[0]
         # A symbol with one coefficient, which is 1, is not rounded; nor is what only moves.
         lone = (np.count_nonzero(before.a, axis=1) == 1) & (before.a.max(1, initial=0.0) == 1)

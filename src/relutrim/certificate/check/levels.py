@@ -67,15 +67,14 @@ class Level:
         both = [_split(end, read, own) for end in (np.minimum(*ends), np.maximum(*ends))]
         self.ends = np.stack([near for near, _ in both], 1)
         self.halves = [far.sum(1)[:, None] for _, far in both]
-        size, terms = np.abs(ends).sum((0, 2))[:, None], 4 * (len(self.ids) + 8)
-        self.slack = gamma(terms) * size * ROOM + 4 * terms * ETA
+        self.magnitude, terms = inputs.magnitude(symbols.reach)[:, None], 4 * (len(self.ids) + 8)
+        self.slack = gamma(terms) * self.magnitude * ROOM + 4 * terms * ETA
         self.order = np.flatnonzero(read)[np.argsort(at[read], kind="stable")]
         self.targets, self.starts = np.unique(at.reshape(-1)[self.order], return_index=True)
         lo, hi = layer.lo[units][:, None], layer.hi[units][:, None]
         self.c, self.r = inputs.c[:, None], inputs.r[:, None]
         self.stable, self.least = lo >= 0, np.maximum(lo, 0)
         self.lo, self.hi = np.minimum(lo, 0), np.maximum(hi, 0)
-        self.magnitude = inputs.magnitude(symbols.reach)[:, None]
 
     def replace(self, weights: Array, marks: Marks, multipliers: Multipliers) -> tuple[Array, Array, Array]:
         """Put what the units are at least for ``weights``, ``[symbols, cases]``, of their symbols; the

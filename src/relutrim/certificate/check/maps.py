@@ -7,11 +7,13 @@ other nonlinearity than ``max(0, x)``: the reader writes all others with it.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
 
 from relutrim.certificate.check.rounding import Array, Index
+from relutrim.errors import CheckFailed
 
 _CHUNK = 2**23
 """How many numbers the windows of a batch may take at once."""
@@ -34,8 +36,8 @@ class Map:
         """How many products are summed."""
         return int(self.weight.shape[2]) if self.weight is not None else int(self.factor is not None)
 
-    def forward(self, batch: Array, absolute: bool = False) -> Array:
-        """``M x`` for each row, or ``|M| x``."""
+    def forward(self, batch: Array, absolute: bool = False, deadline: float = float("inf")) -> Array:
+        """``M x`` for each row, or ``|M| x``. Few numbers can make windows that take hours."""
         weight, factor = (np.abs(m) if absolute and m is not None else m for m in (self.weight, self.factor))
         if weight is None:
             made = picked(batch, self.index)
@@ -48,6 +50,8 @@ class Map:
         step = max(1, _CHUNK // max(1, count * width))
         for at in range(0, len(batch), step):
             for group in range(groups):
+                if time.monotonic() > deadline:
+                    raise CheckFailed("not checked: the windows of a model take longer than the limit")
                 rows = picked(batch[at : at + step], self.index[group].reshape(-1)).reshape(-1, width)
                 product = (rows @ weight[group].T).reshape(-1, count, weight.shape[1])
                 made[at : at + step, group] = product.swapaxes(1, 2)

@@ -44,11 +44,11 @@ class Proofs:
         self._words, self._numbers, self._bytes = words, numbers, raw
 
     def words(self, count: int) -> Index:
-        """The next integers."""
+        """The next integers, of which there may be too many to widen all."""
         if not 0 <= count <= len(self._words):
             raise InputError(f"the proofs end too early, or count {count} of something")
         found, self._words = self._words[:count], self._words[count:]
-        return found
+        return found.astype(np.int64)
 
     def numbers(self, count: int) -> Array:
         """The next numbers."""

@@ -90,7 +90,7 @@ class Ranges:
 
     def __post_init__(self) -> None:
         self.box = Box(self.domain.lo[None], self.domain.hi[None], self.domain)
-        self.symbols = Symbols()
+        self.symbols = Symbols(deadline=self.deadline)
         self._values = Values(self.graph, self.symbols.add(self.domain.lo, self.domain.hi))
         self.places = np.arange(self.domain.lo.size)
         """The place of each symbol: inputs first, then all units of the layers one behind the other."""
