@@ -46,7 +46,7 @@ _MORE_TURNS = (128, 512, 2048)
 _FEW = 256
 """Columns of a program that is small."""
 _TURN_SECONDS = 15.0
-"""What a tree has for one such turn."""
+"""What a tree has for one such turn, or for one before any program."""
 _WIDE_NODES = 64
 _TREE_DEPTH = 4
 """Layers before the neuron that are in the program of a tree."""
@@ -129,7 +129,7 @@ class Programs:
             planted = len(trees)
             for nodes in _EARLY:
                 before = len(trees)
-                trees = self._turn(trees, nodes, wide=True) if trees else []
+                trees = self._turn(trees, nodes, wide=True, seconds=_TURN_SECONDS) if trees else []
                 if len(trees) == before > _KEPT:
                     break  # so many that more nodes for all of them would take all the time
             if len(trees) == planted > 0:
