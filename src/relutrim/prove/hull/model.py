@@ -30,6 +30,8 @@ from relutrim.rounding import ETA, gamma
 
 States: TypeAlias = Mapping[int, bool]
 """Neurons of a program, by number, whose states are fixed: True is on."""
+TIE = 1e-11
+"""Values that are a smaller part of what they are made of may be 0 as well."""
 _OVERFLOW = np.errstate(over="ignore", invalid="ignore")
 """What overflows makes useless rows and NaN bounds, never false ones."""
 _LARGEST = 2 * 10**7
@@ -197,6 +199,13 @@ class Model:
     def bound(self, duals: Array) -> float:
         """A proven lower bound of the goal, for any duals."""
         return float(np.nextafter(self.program.lower_bound(duals) - self.slack, -np.inf))
+
+    @property
+    @_OVERFLOW
+    def made_of(self) -> float:
+        """The sum of the magnitudes that the goal is made of."""
+        reach = np.maximum(*map(np.abs, self.ends))
+        return float(np.abs(self.program.cost) @ reach) + abs(self.program.offset)
 
     @property
     def both(self) -> list[int]:

@@ -20,7 +20,7 @@ from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.ascent import climb
 from relutrim.prove.hull.branching import Experience, Origin
 from relutrim.prove.hull.dual import Dual, Multipliers
-from relutrim.prove.hull.model import Model
+from relutrim.prove.hull.model import TIE, Model
 from relutrim.prove.hull.packed import packed_bounds
 from relutrim.prove.hull.packing import packed
 from relutrim.prove.hull.proof import Leaf
@@ -69,13 +69,10 @@ class Thicket:
 
     @np.errstate(over="ignore", invalid="ignore")
     def __post_init__(self, deadline: Deadline) -> None:
-        program = self.model.program
-        made_of = float(np.abs(program.cost) @ np.maximum(*map(np.abs, self.model.ends))) + abs(
-            program.offset
-        )
+        made_of = self.model.made_of
         if not np.isfinite(made_of):
             raise RuntimeError("what overflows proves nothing")
-        for dtype, share in ((torch.float32, 1e-6), (torch.float64, 1e-11)):
+        for dtype, share in ((torch.float32, 1e-6), (torch.float64, TIE)):
             self._dual, self._enough = Dual(self.model, self.device, dtype), share * made_of
             self._ample = max(self._enough, _AMPLE * made_of)
             bound, first = self._first(deadline)

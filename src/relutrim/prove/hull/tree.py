@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from relutrim.network.operators import Array
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.growth import INPUTS, Growth
 from relutrim.prove.hull.layers import too_large
-from relutrim.prove.hull.model import Goal, Model
+from relutrim.prove.hull.model import TIE, Goal, Model
 from relutrim.prove.hull.proof import Leaf, Proof, covers, evaluate, fits
 from relutrim.prove.hull.thicket import Thicket
 
@@ -34,8 +33,6 @@ _LEAVES = 200_000
 """A tree of more leaves is given up: a leaf takes some 15 kB."""
 _GROWN = 20_000
 """The same for one that grows node by node: there, a leaf takes about 100 kB."""
-_TIE = 1e-11
-"""Values that are a smaller part of what they are made of may be 0 as well."""
 _FAILURES = 16
 """Nodes of a tree that may come without a solution before it is given up."""
 
@@ -167,17 +164,10 @@ class Tree:
             self._open.append(states)
             self.dead = not deadline.passed
             # With nothing left to split, the solution is one of the network itself.
-            self.tied = self.dead and last is not None and not ranked and leaf.bound >= -self._rounding
+            rounding = TIE * self.model.made_of
+            self.tied = self.dead and last is not None and not ranked and leaf.bound >= -rounding
             return
         self._open += [{**states, branch: False}, {**states, branch: True}]
-
-    @property
-    def _rounding(self) -> float:
-        """What the goal cannot be told from 0 by."""
-        program = self.model.program
-        with np.errstate(over="ignore", invalid="ignore"):
-            reach = np.maximum(*map(np.abs, self.model.ends))
-            return _TIE * (float(np.abs(program.cost) @ reach) + abs(program.offset))
 
     def dive(self, seconds: float) -> None:
         """From the root's solution, fix every state to what it leans to: the input that is best then is often
