@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from relutrim.prove.deadline import Deadline
-from relutrim.prove.hull.dual import Dual, Multipliers
+from relutrim.prove.hull.dual import Dual, Multipliers, Pass
+from relutrim.prove.hull.replay import Lane, Replay, on_lane
 
 _LENGTHS = (0.04, 0.2, 0.3, 0.8)
 """The first steps' lengths: lean, mixture, push, share."""
@@ -60,45 +61,48 @@ def climb(
     deadline: Deadline,
 ) -> Climb:
     """So many steps, fewer if every bound is enough or time is up."""
-    batch = [own.clone() for own in batch]
+    with on_lane(dual.device) as lane:
+        found = _climb(dual, batch, states, pace, steps, enough, deadline, lane)
+    if lane is not None:  # whoever works there next may take the memory of what comes from there
+        found = Climb(
+            found.bound.clone(), [own.clone() for own in found.batch], found.point.clone(), found.pace.clone()
+        )
+        torch.cuda.current_stream(dual.device).synchronize()
+    return found
+
+
+def _climb(
+    dual: Dual,
+    batch: Sequence[Multipliers],
+    states: Sequence[Tensor],
+    pace: Tensor,
+    steps: int,
+    enough: float,
+    deadline: Deadline,
+    lane: Lane | None,
+) -> Climb:
+    way = _Way(dual, states, batch)
+    look, move = Replay(way.look, lane), Replay(way.move, lane)
     best = _Best(dual, states, batch)
-    along = [[torch.zeros_like(part) for part in own.parts] for own in batch]
-    squares = [[torch.zeros_like(part) for part in own.parts[:3]] for own in batch]
     first = best.bound
     average: list[Multipliers] = []
     total, summed = torch.zeros_like(dual.low), 0
     for number in range(steps):
-        found = dual.run(batch, states)
+        found = way.found = look()
         last = number == steps - 1 or deadline.passed
         if number % _KEEP == 0 or last:
-            best.offer(found.bound, batch)
+            best.offer(found.bound, way.batch)
         if 2 * number >= steps - 1 or number == 0:
             total, summed = total + found.corner, summed + 1
         if last or (number % _KEEP == 0 and best.all_above(enough)):
             break
         if number == 0:
             first = found.bound
-        length = pace * _END ** (number / steps) * min(1, (number + 1) / _RISE)
-        unbiased = (1 - _SQUARES ** (number + 1)) ** 0.5 / (1 - _MOMENTUM ** (number + 1))
-        for own, speed, square, slope in zip(
-            batch, along, squares, dual.slopes(batch, states, found), strict=True
-        ):
-            for kind, (part, rise) in enumerate(zip(own.parts, slope.parts, strict=True)):
-                speed[kind].lerp_(rise, 1 - _MOMENTUM)
-                if kind < 3:
-                    square[kind].mul_(_SQUARES).addcmul_(rise, rise, value=1 - _SQUARES)
-                    rise = speed[kind] / square[kind].sqrt().add_(1e-12)
-                    part.addcmul_(rise, length, value=_LENGTHS[kind] * unbiased)
-                else:
-                    part.addcmul_(speed[kind], length, value=_LENGTHS[kind])
-            own.lean.clamp_(0, 1)
-            own.push.clamp_(min=0)
-            own.share.clamp_(0, 1)
-            own.mix.clamp_(min=0)
-            own.mix /= own.mix.sum(0).clamp_(min=1e-12)
+        way.measure(pace * _END ** (number / steps) * min(1, (number + 1) / _RISE), number)
+        move()
         if not average and 2 * number >= steps:
-            average = [own.clone() for own in batch]
-        for mean, own in zip(average, batch, strict=bool(average)):
+            average = [own.clone() for own in way.batch]
+        for mean, own in zip(average, way.batch, strict=bool(average)):
             for held, part in zip(mean.parts, own.parts, strict=True):
                 held.lerp_(part, 1 - _AVERAGED)
     if average and not best.all_above(enough):
@@ -110,6 +114,48 @@ def climb(
     slower = torch.where(gained < _LITTLE, pace / 2, pace).clamp(min=_SLOWEST)
     pace = torch.where(gained > _MUCH, (pace * _FASTER).clamp(max=1), slower)
     return Climb(best.bound, best.batch, total / summed, pace)
+
+
+class _Way:
+    """Multipliers that move: always the same tensors, so that a step can be replayed. ``found`` is what the
+    last look at them found.
+    """
+
+    found: Pass
+
+    def __init__(self, dual: Dual, states: Sequence[Tensor], batch: Sequence[Multipliers]) -> None:
+        self.batch = [own.clone() for own in batch]
+        self._dual, self._states = dual, states
+        self._along = [[torch.zeros_like(part) for part in own.parts] for own in self.batch]
+        self._squares = [[torch.zeros_like(part) for part in own.parts[:3]] for own in self.batch]
+        self._length, self._steady = (dual.cost.new_zeros(states[0].shape[1]) for _ in range(2))
+
+    def look(self) -> Pass:
+        """The bounds where the multipliers are."""
+        return self._dual.run(self.batch, self._states)
+
+    def measure(self, length: Tensor, number: int) -> None:
+        """Say how long the step of this number is, for each node."""
+        self._length.copy_(length)
+        self._steady.copy_(length * ((1 - _SQUARES ** (number + 1)) ** 0.5 / (1 - _MOMENTUM ** (number + 1))))
+
+    def move(self) -> None:
+        """Take a step from where the last look was."""
+        slopes = self._dual.slopes(self.batch, self._states, self.found)
+        for own, speed, square, slope in zip(self.batch, self._along, self._squares, slopes, strict=True):
+            for kind, (part, rise) in enumerate(zip(own.parts, slope.parts, strict=True)):
+                speed[kind].lerp_(rise, 1 - _MOMENTUM)
+                if kind < 3:
+                    square[kind].mul_(_SQUARES).addcmul_(rise, rise, value=1 - _SQUARES)
+                    rise = speed[kind] / square[kind].sqrt().add_(1e-12)
+                    part.addcmul_(rise, self._steady, value=_LENGTHS[kind])
+                else:
+                    part.addcmul_(speed[kind], self._length, value=_LENGTHS[kind])
+            own.lean.clamp_(0, 1)
+            own.push.clamp_(min=0)
+            own.share.clamp_(0, 1)
+            own.mix.clamp_(min=0)
+            own.mix /= own.mix.sum(0).clamp_(min=1e-12)
 
 
 class _Best:
