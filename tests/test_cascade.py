@@ -92,13 +92,71 @@ def test_no_search_for_a_state_that_rounding_would_hide(monkeypatch):
         searched.update(zip(targets.relu, targets.index.tolist(), targets.sign.tolist(), strict=True))
         return targets.starts
 
-    monkeypatch.setattr("relutrim.prove.cascade.anneal", search)
-    monkeypatch.setattr("relutrim.prove.cascade.climb", search)
+    monkeypatch.setattr("relutrim.prove.hunt.anneal", search)
+    monkeypatch.setattr("relutrim.prove.hunt.climb", search)
     first = ([[1.0, 1.0]] * 3, [1.0] * 3)
     second = ([[0.1, 0.2, -0.3], [0.1, 0.2, -0.6]], [0.0, 0.6])
     stability = analyse(layers(first, second), Box(0, 1))
     assert stability["relu2"].verdict.tolist() == [UNKNOWN, UNSTABLE]
     assert ("relu2", 0) not in {(name, neuron) for name, neuron, _ in searched}
+
+
+def _restarts(monkeypatch, cascade: Cascade, turn: int):
+    """The targets and starts of one round of restarts."""
+    found = []
+
+    def search(network, region, targets, *args, **options):
+        found.append(targets)
+        return targets.starts
+
+    with monkeypatch.context() as patch:
+        patch.setattr("relutrim.prove.hunt.anneal", search)
+        cascade.hunt.again(turn, "again")
+    return found
+
+
+def test_restarts_begin_where_a_state_is_nearest_and_go_further_with_every_turn(monkeypatch):
+    network = random_network([10, 40, 40, 40])
+    cascade = Cascade(Box(0, 1).fit(network), Deadline())
+    cascade.witnesses.observe(cascade.region.sample(300, cascade.generator))
+    kept = cascade.witnesses.inputs()
+    for turn in range(3):
+        for targets in _restarts(monkeypatch, cascade, turn):
+            assert len(targets)
+            values = network.run(kept, until=["linear1", "linear2", "linear3"])
+            for name, index, sign, start in zip(
+                targets.relu, targets.index.tolist(), targets.sign.tolist(), targets.starts, strict=True
+            ):
+                order = (sign * values[name.replace("relu", "linear")][:, index]).argsort(descending=True)
+                first = int((kept == start).all(1).nonzero()[0, 0])
+                each = max(1, 128 // len(set(zip(targets.relu, targets.index.tolist(), strict=True))))
+                assert turn * each <= order.tolist().index(first) < (turn + 1) * each
+
+
+def test_restarts_need_something_to_find_and_somewhere_to_begin(monkeypatch):
+    network = random_network([10, 40, 40])
+    cascade = Cascade(Box(0, 1).fit(network), Deadline())
+    assert not _restarts(monkeypatch, cascade, 0)
+    cascade.run()
+    assert not cascade.missing()
+    assert not _restarts(monkeypatch, cascade, 0)
+
+
+def test_restarts_find_what_only_a_narrow_part_of_the_domain_shows():
+    """Hidden neurons measure how far each of 30 inputs is from some 0.7, and the target
+    is on where their sum is small. From a neighbour that is on around the same point it is near.
+    """
+    rng = np.random.default_rng(0)
+    centre = rng.uniform(0.6, 0.8, 30)
+    away = np.concatenate([np.eye(30), -np.eye(30)]), np.concatenate([-centre, centre])
+    near = np.stack([-np.ones(60), -np.ones(60)]), np.array([3.0, 0.05])
+    cascade = Cascade(Box(0, 1).fit(layers(away, near)), Deadline())
+    cascade.witnesses.observe(torch.from_numpy(np.clip(centre + 0.05 * rng.choice([-1, 1], (4, 30)), 0, 1)))
+    seen = cascade.witnesses.seen["relu2"]
+    assert seen.active[0] >= 0
+    assert seen.active[1] < 0
+    cascade.hunt.again(0, "again")
+    assert seen.active[1] >= 0
 
 
 # Limits.

@@ -160,8 +160,8 @@ def test_a_finished_journal_needs_no_search_and_no_solver(branching, finished, t
         raise AssertionError("this was known")
 
     monkeypatch.setattr(Program, "solve", never)
-    monkeypatch.setattr("relutrim.prove.cascade.anneal", never)
-    monkeypatch.setattr("relutrim.prove.cascade.climb", never)
+    monkeypatch.setattr("relutrim.prove.hunt.anneal", never)
+    monkeypatch.setattr("relutrim.prove.hunt.climb", never)
     folder = begun(tmp_path / "journal", finished[1])
     found = analyse(branching, folder)
     assert verdicts(found) == verdicts(finished[0])

@@ -15,8 +15,7 @@ Every bound found on the way tightens all layers behind it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,10 +29,10 @@ from relutrim.domain.domain import Problem
 from relutrim.network.graph import Network, Node
 from relutrim.network.operators import Affine, Barrier, Convolution, Linear, Relu, Reshape, Scale, Transpose
 from relutrim.prove.deadline import Deadline
+from relutrim.prove.hunt import Hunt
 from relutrim.prove.parts import AnyProof
 from relutrim.rounding import require_ieee
-from relutrim.search.anneal import anneal
-from relutrim.search.climb import Targets, climb, grouped
+from relutrim.search.climb import Targets
 from relutrim.search.witnesses import Witnesses
 
 if TYPE_CHECKING:
@@ -41,10 +40,7 @@ if TYPE_CHECKING:
 
 _ROWS = 1024
 _RANDOM = 32
-_STUBBORN = 64
 _PROBES = 64
-_ANNEAL_STEPS = 100
-_HEATS = (0.1, 0.4)
 _START_BYTES = 512 * 2**20
 """What the inputs that searches start from may take."""
 LAST_SECONDS = 300.0
@@ -96,8 +92,9 @@ class Cascade:
         self._intervals()
         self.witnesses = Witnesses(self.network, self.region, forward_radius(self.network, self.values))
         self.backward = Backward(self.network, self.region, self.values)
-        self._rows = max(1, min(_ROWS, self.backward.rows // 2))
+        self.rows = max(1, min(_ROWS, self.backward.rows // 2))
         self.generator = torch.Generator().manual_seed(self.seed)
+        self.hunt = Hunt(self)
 
     def run(self, data: Iterable[Tensor] = ()) -> int:
         """All of the cascade, as far as time allows. Returns how many rows of data lay in the domain."""
@@ -108,10 +105,10 @@ class Cascade:
             for relu, neuron, sign, lower in self.known.bounds:
                 self.prove(self.network[relu].inputs[0], neuron, sign, lower, None, 0)
         self.bound(search=True)
-        self._gradients()
+        self.hunt.quickly()
         if self.missing():
             self.rebound(self.network.input.name)
-            self.anneal()
+            self.hunt.thoroughly()
         if self.missing():
             from relutrim.prove.programs import Programs
             from relutrim.prove.splitting import Splitting, applies
@@ -173,60 +170,6 @@ class Cascade:
                 self.report("bounds")
             self._narrow(name)
 
-    def _gradients(self) -> None:
-        """Quick gradient rounds for all missing states."""
-        for steps in (8, 24):
-            self._attack(partial(climb, self.network, self.region, steps=steps, deadline=self.deadline))
-
-    def anneal(self, more: Tensor | None = None, phase: str = "anneal") -> None:
-        """The strongest search, for all missing states: from the inputs where linear bounds are smallest, or
-        from ``more``. ``phase`` is what a journal calls it.
-        """
-        targets = self._findable()
-        if not len(targets) or self.deadline.passed:
-            return
-        few = len(targets) <= _STUBBORN
-        if more is None:
-            slopes = (Slope.ADAPTIVE, Slope.ZERO, Slope.CHORD) if few else (Slope.ADAPTIVE,)
-            starts = [targets.starts, *(self._minimisers(targets, slope) for slope in slopes)]
-        else:
-            starts = [point.expand_as(targets.starts) for point in more[-max(1, _STUBBORN // len(targets)) :]]
-        points = torch.cat(starts * len(_HEATS))
-        rows = torch.arange(len(targets), device=points.device).repeat(len(starts) * len(_HEATS))
-        heat = torch.tensor(_HEATS, dtype=points.dtype).repeat_interleave(len(targets) * len(starts))
-        steps = _ANNEAL_STEPS if few else _ANNEAL_STEPS // 4
-        every = torch.arange(len(rows), device=points.device)
-        for part in torch.split(every, self.witnesses.chunk // 16 + 1):
-            if self.deadline.passed:
-                return
-            chosen = replace(targets.take(rows[part]), starts=points[part])
-            find = partial(
-                anneal,
-                self.network,
-                self.region,
-                chosen,
-                heat.to(points)[part],
-                steps,
-                self.deadline,
-                enough=self.witnesses.certain(chosen),
-            )
-            self.look(phase, find)
-            self.report("search")
-
-    def _minimisers(self, targets: Targets, slope: Slope) -> Tensor:
-        """Per target the input at which its linear bound is smallest; its start where time is up before."""
-        points = targets.starts.clone()
-        for name, rows in grouped(targets).items():
-            for sign in (1.0, -1.0):
-                chosen = rows[targets.sign[rows] == sign]
-                for part in torch.split(chosen, self._rows):
-                    if self.deadline.passed:
-                        return points
-                    pre = self.network[name].inputs[0]
-                    forms = self.backward.neurons(pre, targets.index[part], -sign, slope).forms
-                    points[part] = self.region.minimisers(forms)
-        return points
-
     def prove(
         self, target: str, neuron: int, sign: float, lower: float, proof: AnyProof | None, nodes: int
     ) -> None:
@@ -272,16 +215,6 @@ class Cascade:
         after = self.values[name]
         return bool(((after.lo != before.lo) | (after.hi != before.hi)).flatten()[few].any())
 
-    def _attack(self, method: Callable[[Targets], Tensor]) -> None:
-        """Try a search method on all missing states."""
-        targets = self._findable()
-        rows = torch.arange(len(targets), device=self.region.lo.device)
-        for part in torch.split(rows, max(1, self.witnesses.chunk // 16)) if len(rows) else ():
-            if self.deadline.passed:
-                return
-            self.look("climb", partial(method, targets.take(part)))
-            self.report("search")
-
     def undecided(self, relu: Node) -> Tensor:
         """Which neurons of a ReLU are neither proved stable nor shown unstable."""
         return self.loose(relu.inputs[0]) & ~self.witnesses.seen[relu.name].both
@@ -324,7 +257,7 @@ class Cascade:
         if not barriers or self._interval_is_exact(name):
             return
         every = torch.arange(self.network.size(name), device=self.region.lo.device)
-        for index in torch.split(every, self._rows):
+        for index in torch.split(every, self.rows):
             for sign in (1.0, -1.0):
                 if self.deadline.passed:
                     return
@@ -342,7 +275,7 @@ class Cascade:
         """
         seen = self.witnesses.seen[relu.name]
         every = which.nonzero()[:, 0]
-        for index in torch.split(every, self._rows) if len(every) else ():
+        for index in torch.split(every, self.rows) if len(every) else ():
             if self.deadline.passed:
                 return
             signs = torch.ones(2, len(index), dtype=torch.float64, device=index.device)
@@ -386,17 +319,6 @@ class Cascade:
             torch.cat(signs) if signs else like.new_zeros(0),
             torch.cat(starts) if starts else like.new_zeros(0, self.region.size),
         )
-
-    def _findable(self) -> Targets:
-        """The missing states that an input could show: where the range ends within what a forward pass can be
-        wrong, at a tie say, none would count.
-        """
-        targets = self.missing()
-        certain, end = self.witnesses.certain(targets), torch.zeros_like(targets.sign)
-        for name, rows in grouped(targets).items():
-            pre, index = self.values[self.network[name].inputs[0]], targets.index[rows]
-            end[rows] = torch.where(targets.sign[rows] > 0, pre.hi.flatten()[index], -pre.lo.flatten()[index])
-        return targets.take((certain.isfinite() & ~(end <= certain)).nonzero()[:, 0])
 
     def _interval_is_exact(self, name: str) -> bool:
         """On a plain box, the range of one linear layer of the inputs is what interval arithmetic says."""

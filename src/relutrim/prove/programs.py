@@ -5,8 +5,8 @@
    their solutions are where the search goes on from.
 3. If any neuron resists: the ranges of the neurons that it depends on are tightened by programs of their own,
    layer by layer, from the first. Each is a smaller problem, and every reader profits.
-4. Trees for the rest, all grown in turn: node by node, each a linear program, for a while; then many nodes
-   at a time again, to the end.
+4. Trees for the rest, all grown in turn: where programs are small, node by node, each a linear program, for a
+   while; then many nodes at a time again, to the end.
 
 Where programs are small the first step is left out: solving them takes no time, and they decide ties too.
 
@@ -29,6 +29,7 @@ from relutrim.bounds.linear import Backward
 from relutrim.bounds.values import Interval
 from relutrim.network.graph import Node
 from relutrim.prove.deadline import Deadline
+from relutrim.prove.hull.layers import too_large
 from relutrim.prove.hull.tree import Tree
 from relutrim.prove.parallel import spread
 
@@ -80,6 +81,7 @@ class Programs:
     """Only these neurons of ReLUs, where given."""
     _phase: str = field(default="", init=False)
     """What a journal calls the steps that are on."""
+    _searches: int = field(default=0, init=False)
     _tied: set[Wanted] = field(default_factory=set, init=False)
     """What has its smallest value at 0, but for rounding: no other tree would prove it."""
 
@@ -199,11 +201,16 @@ class Programs:
         self.cascade.report("programs")
 
     def _search(self, trees: Sequence[Tree]) -> None:
-        """From the inputs that programs propose, for all missing states at once."""
+        """For all missing states at once: from the inputs that programs propose, and from others than before
+        among those that were kept.
+        """
         points = [tree.inputs[-1] for tree in trees if tree.inputs]
         if points:
             start = self.cascade.region.project(torch.cat(points).to(self.cascade.region.lo))
-            self.cascade.anneal(start, f"{self._phase} search")
+            self.cascade.hunt.thoroughly(start, f"{self._phase} search")
+        if trees:
+            self.cascade.hunt.again(self._searches, f"{self._phase} restarts")
+            self._searches += 1
 
     def _tighten(self, roots: Sequence[tuple[Wanted, Tree]]) -> None:
         """Ranges of the neurons that open ones depend on, one layer after the other."""
@@ -252,11 +259,11 @@ class Programs:
         return tree
 
     def _trees(self) -> None:
-        """Branch and bound for all that is left, in turns: node by node for a while, which is quick where
-        programs are small and goes straight down to inputs that are witnesses, then many nodes at a time over
-        more layers.
+        """Branch and bound for all that is left, in turns: node by node for a while, where programs are small
+        (so that it is quick) or too large for anything else; then many nodes at a time over more layers.
         """
         trees = self._plant(3, self._wanted())
+        trees = [(wanted, tree) for wanted, tree in trees if _small(tree) or too_large(tree.model)]
         for nodes in _TURNS:
             trees = self._turn(trees, nodes, seconds=_TURN_SECONDS) if trees else []
         trees = [(wanted, tree) for wanted, tree in trees if _small(tree)]

@@ -111,3 +111,13 @@ def worth(network: Network, points: Tensor, targets: Targets, groups: dict[str, 
         y = flat(computed[network[name].inputs[0]])[rows, targets.index[rows]]
         found[rows] = targets.sign[rows] * y
     return found.nan_to_num(-torch.inf, -torch.inf, -torch.inf)
+
+
+def standing(network: Network, points: Tensor, targets: Targets) -> Tensor:
+    """What every target is worth at every input: (inputs, targets). NaN counts as nothing."""
+    groups = grouped(targets)
+    found = points.new_full((len(points), len(targets)), -torch.inf)
+    computed = network.run(points, until=[network[name].inputs[0] for name in groups])
+    for name, rows in groups.items():
+        found[:, rows] = targets.sign[rows] * flat(computed[network[name].inputs[0]])[:, targets.index[rows]]
+    return found.nan_to_num(-torch.inf, -torch.inf, -torch.inf)
