@@ -1,9 +1,9 @@
 """How fast and how completely neurons are decided, and whether any verdict can be refuted by sampling.
 
 Without arguments each network of ``networks/paper`` on [0, 1]^n. An argument is a pattern for names in that
-folder, or the path of a model, ``@file.vnnlib`` behind it for its domain. For each: ``relutrim analyze``
-(after import), the floor (one pass of linear bounds over all layers) in the same run and the ratio to it, and
-100,000 inputs of mixed kinds that look for a contradiction.
+folder or in ``networks/public``, or the path of a model, ``@file.vnnlib`` behind it for its domain. For each:
+``relutrim analyze`` (after import), the floor (one pass of linear bounds over all layers) in the same run and
+the ratio to it, and 100,000 inputs of mixed kinds that look for a contradiction.
 """
 
 from __future__ import annotations
@@ -166,9 +166,10 @@ def _cases(arguments: Sequence[str]) -> Iterator[Case]:
         elif Path(argument).is_file():
             yield Case(Path(argument))
         else:
-            found = sorted(shared().joinpath(*_PAPER).glob(Path(argument).name))
+            networks, name = shared() / "networks", Path(argument).name
+            found = sorted(networks.glob(f"paper/{name}")) or sorted(networks.glob(f"public/*/{name}"))
             if not found:
-                sys.exit(f"{argument} is neither a file nor a pattern of names in {'/'.join(_PAPER)}")
+                sys.exit(f"{argument} is neither a file nor a pattern of names in networks/paper or public")
             yield from map(Case, found)
 
 
@@ -213,7 +214,11 @@ def _leftovers(stability: Stability, seen: Extremes) -> str:
             met = f"seen [{low[i]:.3g}, {high[i]:.3g}]" if low[i] <= high[i] else "never seen"
             words.append(f"{layer.name} neuron {i} in [{layer.lower[i]:.3g}, {layer.upper[i]:.3g}], {met}")
     more = stability.count(Verdict.UNKNOWN) - len(words)
-    return "; ".join([*words, f"and {more} more"] if more else words)
+    if more:
+        counts = ((layer.name, len(layer.which(Verdict.UNKNOWN))) for layer in stability.layers)
+        layers = ", ".join(f"{count} in {name}" for name, count in counts if count)
+        words.append(f"and {more} more; in all {layers}")
+    return "; ".join(words)
 
 
 def _summary(measured: Sequence[Measured], time_limit: float) -> str:

@@ -101,7 +101,7 @@ def test_no_search_for_a_state_that_rounding_would_hide(monkeypatch):
     assert ("relu2", 0) not in {(name, neuron) for name, neuron, _ in searched}
 
 
-def _restarts(monkeypatch, cascade: Cascade, turn: int):
+def _restarts(monkeypatch, cascade: Cascade):
     """The targets and starts of one round of restarts."""
     found = []
 
@@ -111,17 +111,17 @@ def _restarts(monkeypatch, cascade: Cascade, turn: int):
 
     with monkeypatch.context() as patch:
         patch.setattr("relutrim.prove.hunt.anneal", search)
-        cascade.hunt.again(turn, "again")
+        cascade.hunt.again("again")
     return found
 
 
-def test_restarts_begin_where_a_state_is_nearest_and_go_further_with_every_turn(monkeypatch):
+def test_restarts_begin_where_a_state_is_nearest_and_go_further_every_time(monkeypatch):
     network = random_network([10, 40, 40, 40])
     cascade = Cascade(Box(0, 1).fit(network), Deadline())
     cascade.witnesses.observe(cascade.region.sample(300, cascade.generator))
     kept = cascade.witnesses.inputs()
     for turn in range(3):
-        for targets in _restarts(monkeypatch, cascade, turn):
+        for targets in _restarts(monkeypatch, cascade):
             assert len(targets)
             values = network.run(kept, until=["linear1", "linear2", "linear3"])
             for name, index, sign, start in zip(
@@ -136,10 +136,10 @@ def test_restarts_begin_where_a_state_is_nearest_and_go_further_with_every_turn(
 def test_restarts_need_something_to_find_and_somewhere_to_begin(monkeypatch):
     network = random_network([10, 40, 40])
     cascade = Cascade(Box(0, 1).fit(network), Deadline())
-    assert not _restarts(monkeypatch, cascade, 0)
+    assert not _restarts(monkeypatch, cascade)
     cascade.run()
     assert not cascade.missing()
-    assert not _restarts(monkeypatch, cascade, 0)
+    assert not _restarts(monkeypatch, cascade)
 
 
 def test_restarts_find_what_only_a_narrow_part_of_the_domain_shows():
@@ -155,7 +155,7 @@ def test_restarts_find_what_only_a_narrow_part_of_the_domain_shows():
     seen = cascade.witnesses.seen["relu2"]
     assert seen.active[0] >= 0
     assert seen.active[1] < 0
-    cascade.hunt.again(0, "again")
+    cascade.hunt.again("again")
     assert seen.active[1] >= 0
 
 

@@ -7,7 +7,7 @@ show something of others.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ _STEPS = 100
 _HEATS = (0.1, 0.4)
 _RESTARTS = 128
 """Inputs that one round of restarts begins from, over all missing states."""
+_ROUNDS = 8
 _RESTART_HEATS = (0.1, 0.03, 0.4)
 _KEPT, _COMPARED = 4096, 2**23
 """Inputs among which they are chosen, fewer where there are very many missing states."""
@@ -37,6 +38,7 @@ class Hunt:
     """The searches of a cascade, each for all missing states at once."""
 
     cascade: Cascade
+    _round: int = field(default=0, init=False)
 
     def quickly(self) -> None:
         """Gradient steps from the most promising inputs met so far."""
@@ -63,11 +65,20 @@ class Hunt:
             replace(targets.take(rows), starts=points), heat.to(points), _STEPS if few else _STEPS // 4, phase
         )
 
-    def again(self, turn: int, phase: str) -> None:
+    def again(self, phase: str) -> None:
         """The strongest search from inputs that were kept for what they show of other neurons: for every
-        missing state from those that come nearest to it, further ones with every turn. What only a narrow
-        part of the domain shows is often within reach from where a related neuron shows something.
+        missing state from those that come nearest to it, further ones with every round; more rounds as long
+        as they find anything. What only a narrow part of the domain shows is often within reach from where a
+        related neuron shows something.
         """
+        for _ in range(_ROUNDS):
+            before = len(self.cascade.missing())
+            self._restart(phase)
+            if len(self.cascade.missing()) == before:
+                return
+
+    def _restart(self, phase: str) -> None:
+        turn, self._round = self._round, self._round + 1
         cascade, targets = self.cascade, self._findable()
         kept = cascade.witnesses.inputs()[-max(1, min(_KEPT, _COMPARED // max(1, len(targets)))) :]
         if not len(targets) or not len(kept) or cascade.deadline.passed:

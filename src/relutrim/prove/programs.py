@@ -81,7 +81,6 @@ class Programs:
     """Only these neurons of ReLUs, where given."""
     _phase: str = field(default="", init=False)
     """What a journal calls the steps that are on."""
-    _searches: int = field(default=0, init=False)
     _tied: set[Wanted] = field(default_factory=set, init=False)
     """What has its smallest value at 0, but for rounding: no other tree would prove it."""
 
@@ -208,9 +207,8 @@ class Programs:
         if points:
             start = self.cascade.region.project(torch.cat(points).to(self.cascade.region.lo))
             self.cascade.hunt.thoroughly(start, f"{self._phase} search")
-        if trees:
-            self.cascade.hunt.again(self._searches, f"{self._phase} restarts")
-            self._searches += 1
+        if any(not _small(tree) for tree in trees):
+            self.cascade.hunt.again(f"{self._phase} restarts")
 
     def _tighten(self, roots: Sequence[tuple[Wanted, Tree]]) -> None:
         """Ranges of the neurons that open ones depend on, one layer after the other."""
