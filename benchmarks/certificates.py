@@ -23,11 +23,11 @@ from benchmarks.results import shared, table, write_section
 from relutrim.analysis import analyze
 from relutrim.certificate.groundwork import Groundwork
 from relutrim.certificate.write import certify
-from relutrim.compression import allowed_deviation
 from relutrim.domain import Box
 from relutrim.errors import RelutrimError
 from relutrim.formats import load, save
 from relutrim.rewrite.pipeline import rewrite
+from relutrim.wish import allowed_deviation
 
 TOLERANCES: tuple[str | float, ...] = ("exact", 1e-6)
 HEADER = (

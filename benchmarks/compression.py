@@ -32,7 +32,6 @@ from torch import Tensor
 from benchmarks.mnist import images, labels
 from benchmarks.results import shared, table, write_section
 from relutrim.analysis import analyze
-from relutrim.compression import allowed_deviation
 from relutrim.domain import Box
 from relutrim.formats import load, save
 from relutrim.latency import measure
@@ -40,6 +39,7 @@ from relutrim.network import Linear, Network, Node
 from relutrim.observe import certain_difference, climb
 from relutrim.prove.stability import Stability
 from relutrim.rewrite.pipeline import Rewritten, rewrite
+from relutrim.wish import allowed_deviation
 
 WAYS: tuple[tuple[str, str, str | float], ...] = (
     ("leo++", "leo++", "exact"),

@@ -56,8 +56,8 @@ def instances(csv: Path, folder: Path, as_json: bool, **options: Any) -> None:
     and an instances.csv that names them with the unchanged properties, so that a verifier can be given either
     list. The first failure decides the exit code, but does not end the run.
     """
-    from relutrim.compression import parsed_tolerance
     from relutrim.formats.instances import read_instances
+    from relutrim.wish import parsed_tolerance
 
     parsed_tolerance(options["tolerance"])
     listed = read_instances(csv)

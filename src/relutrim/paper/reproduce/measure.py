@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from relutrim.analysis import analyze_network
-from relutrim.compression import allowed_deviation, compress_network
+from relutrim.compression import compress_network
 from relutrim.domain import Box, Domain, NormalizedBox
 from relutrim.formats import load
 from relutrim.holdout import held_out
@@ -28,6 +28,7 @@ from relutrim.prove.cascade import Known
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict
 from relutrim.rewrite.pipeline import rewrite
+from relutrim.wish import allowed_deviation
 
 if TYPE_CHECKING:
     from relutrim.paper.reproduce.task import Task
