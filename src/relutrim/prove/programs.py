@@ -56,6 +56,8 @@ _KEPT = 16
 some hundred megabytes each.
 """
 _CHUNK = 32
+_PROBED = 8
+"""Of many trees that do not come to an end, so many go on before any program."""
 _ALL = 10**6
 _HEAVY = 0.9
 """The share of a layer's weight that is worth tightening."""
@@ -109,11 +111,16 @@ class Programs:
             if self.among is not None and (name, neuron) not in self.among:
                 continue
             pre = self.cascade.values[self.cascade.network[name].inputs[0]]
-            seen = self.cascade.witnesses.seen[name]
+            want = Wanted(name, neuron, -sign)
             gap = abs(float((pre.hi if sign > 0 else pre.lo).flatten()[neuron]))
-            met = abs(float((seen.highest if sign > 0 else seen.lowest)[neuron]))
-            found.append((gap / (gap + met) if gap + met < math.inf else 1.0, name, neuron, -sign))
+            found.append((self._to_go(want, gap), name, neuron, -sign))
         return [Wanted(*key) for _, *key in sorted(found)]
+
+    def _to_go(self, wanted: Wanted, gap: float) -> float:
+        """The share of the way from what inputs have shown that a bound has to go, if it misses 0 by this."""
+        seen = self.cascade.witnesses.seen[wanted.relu]
+        met = abs(float((seen.lowest if wanted.sign > 0 else seen.highest)[wanted.neuron]))
+        return gap / (gap + met) if 0 < gap + met < math.inf else 1.0
 
     def _open(self, wanted: Wanted) -> bool:
         cascade = self.cascade
@@ -122,19 +129,27 @@ class Programs:
         return bool(cascade.undecided(cascade.network[wanted.relu])[wanted.neuron]) and not bool(shown)
 
     def _early(self) -> None:
-        """Trees without programs, while they lead anywhere."""
-        wanted = self._wanted()
-        for start in range(0, len(wanted), _CHUNK):
-            chunk = [want for want in wanted[start : start + _CHUNK] if self._open(want)]
-            trees = [pair for pair in self._plant(_TREE_DEPTH, chunk) if not _small(pair[1])]
-            planted = len(trees)
-            for nodes in _EARLY:
-                before = len(trees)
-                trees = self._turn(trees, nodes, wide=True, seconds=_TURN_SECONDS) if trees else []
-                if len(trees) == before > _KEPT:
-                    break  # so many that more nodes for all of them would take all the time
-            if len(trees) == planted > 0:
-                break  # what comes behind is less promising still
+        """Trees without programs, layer by layer: what is proved of one makes those behind it easier."""
+        for relu in self.cascade.network.relus:
+            wanted = [want for want in self._wanted() if want.relu == relu.name]
+            for start in range(0, len(wanted), _CHUNK):
+                chunk = [want for want in wanted[start : start + _CHUNK] if self._open(want)]
+                self._early_trees(chunk)
+                if chunk and all(self._open(want) for want in chunk):
+                    break  # what comes behind is less promising still
+            if not all(self._open(want) for want in wanted):
+                self.cascade.rebound(relu.inputs[0])
+
+    def _early_trees(self, wanted: Sequence[Wanted]) -> None:
+        """Trees of these, in turns. More nodes for very many of them would take all the time, so where none
+        comes to its end, the turns behind are for those that have come furthest.
+        """
+        trees = [pair for pair in self._plant(_TREE_DEPTH, wanted) if not _small(pair[1])]
+        for nodes in _EARLY:
+            before = len(trees)
+            trees = self._turn(trees, nodes, wide=True, seconds=_TURN_SECONDS) if trees else []
+            if len(trees) == before > _KEPT:
+                trees = sorted(trees, key=lambda pair: self._to_go(pair[0], -pair[1].weakest))[:_PROBED]
 
     def _roots(self, depth: int) -> list[tuple[Wanted, Tree]]:
         """The roots of missing states' programs, while they lead anywhere, and a search from their inputs."""

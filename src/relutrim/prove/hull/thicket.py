@@ -92,6 +92,11 @@ class Thicket:
         node = number * sum(part.numel() for own in self._root for part in own.parts)
         self._held = max(_BATCHES * self.width, int(_HELD.get(kind, 4e8) // node))
 
+    @property
+    def weakest(self) -> float:
+        """About what the goal is at least, over all open nodes: the smallest bound of their parents."""
+        return min((origin.bound for origin in self._origins if origin is not None), default=-np.inf)
+
     def step(self, most: int, deadline: Deadline, jobs: int = 1) -> list[Leaf]:
         """Work on up to so many nodes, in batches, of which several can run at once; the leaves that are
         closed. Nodes that time does not reach, or that an error interrupts, wait on.

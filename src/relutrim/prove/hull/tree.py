@@ -61,6 +61,8 @@ class Tree:
     dived: bool = False
     tied: bool = False
     """Whether it is dead because the smallest value is 0 but for rounding, which nobody can prove."""
+    weakest: float = -math.inf
+    """About how far its open nodes have come, after steps without a solver; nothing rests on it."""
     ahead: int = 0
     """Nodes that a tree which was planted again has from before; growing it by that many takes no time."""
     goal: Goal | None = None
@@ -122,6 +124,7 @@ class Tree:
             self._open, self.dead = thicket.open, thicket.stuck or len(self._leaves) > _LEAVES
             self._thicket = thicket
             self.nodes += thicket.nodes - before
+            self.weakest = thicket.weakest
             for point in thicket.points:
                 self._note(point)
             del self.inputs[: -2 * INPUTS]
