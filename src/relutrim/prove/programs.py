@@ -1,6 +1,7 @@
 """The last stage of the cascade: trees and linear programs for what bounds and searches leave open.
 
 1. A tree per missing state, many nodes at a time, bounded by steps that need no solver: a thousand or so.
+   Layer by layer, from the first; of many trees only those go on that have come furthest.
 2. For what is left a program each, over the last two layers before the neuron, then over three. Inputs of
    their solutions are where the search goes on from.
 3. If any neuron resists: the ranges of the neurons that it depends on are tightened by programs of their own,

@@ -1,0 +1,92 @@
+"""Which trees are grown before any program, and in which order. What they prove is for other tests."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from relutrim.domain import Box
+from relutrim.network import Linear, Network, Node, Output, Port, Relu
+from relutrim.prove import programs
+from relutrim.prove.cascade import Cascade
+from relutrim.prove.deadline import Deadline
+from relutrim.prove.hull.tree import Tree
+from relutrim.prove.programs import Programs, Wanted
+
+
+@pytest.fixture
+def stage(monkeypatch) -> Programs:
+    """A stage with some twenty missing states a layer, where no program is small."""
+    monkeypatch.setattr(programs, "_small", lambda tree: False)
+    rng = np.random.default_rng(0)
+    nodes: list[Node] = []
+    before = "x"
+    for k, (a, b) in enumerate(pairwise([6, 32, 32, 32])):
+        linear = Linear(rng.normal(size=(b, a)), rng.normal(size=b) - 2)
+        nodes += [Node(f"linear{k}", linear, (before,)), Node(f"relu{k}", Relu(), (f"linear{k}",))]
+        before = f"relu{k}"
+    network = Network(Port("x", (6,)), tuple(nodes), (Output("y", before),))
+    cascade = Cascade(Box(0, 1).fit(network), Deadline())
+    cascade.witnesses.observe(cascade.region.sample(4, cascade.generator))
+    return Programs(cascade, cascade.deadline)
+
+
+def _fake_turns(monkeypatch, ends: dict[Wanted, int]) -> list[tuple[int, list[Wanted]]]:
+    """Turns that only write down who takes part; a tree comes to its end in the turn that ``ends`` says."""
+    turns: list[tuple[int, list[Wanted]]] = []
+
+    def turn(self, trees: list[tuple[Wanted, Tree]], nodes: int, **options):
+        turns.append((nodes, [wanted for wanted, _ in trees]))
+        for wanted, tree in trees:
+            tree.weakest = -float(wanted.neuron)
+        left = [(wanted, tree) for wanted, tree in trees if ends.get(wanted, math.inf) > nodes]
+        for wanted, tree in trees:
+            if ends.get(wanted, math.inf) <= nodes:
+                self.cascade.prove(tree.target, tree.neuron, tree.sign, 0.0, None, 0)
+        return left
+
+    monkeypatch.setattr(Programs, "_turn", turn)
+    return turns
+
+
+def test_of_many_trees_that_do_not_end_those_go_on_that_have_come_furthest(stage, monkeypatch):
+    monkeypatch.setattr(Programs, "_to_go", lambda self, wanted, gap: gap)
+    turns = _fake_turns(monkeypatch, {})
+    wanted = [want for want in stage._wanted() if want.relu == "relu2"]
+    assert len(wanted) > 16
+    stage._early_trees(wanted)
+    assert [nodes for nodes, _ in turns] == [16, 64, 256, 1024]
+    assert set(turns[0][1]) == set(wanted)
+    furthest = sorted(want.neuron for want in wanted)[:8]
+    for _, part in turns[1:]:
+        assert sorted(want.neuron for want in part) == furthest
+
+
+def test_as_long_as_trees_end_all_others_go_on(stage, monkeypatch):
+    wanted = [want for want in stage._wanted() if want.relu == "relu2"]
+    turns = _fake_turns(monkeypatch, {wanted[0]: 16, wanted[1]: 64, wanted[2]: 256})
+    stage._early_trees(wanted)
+    assert [len(part) for _, part in turns] == [len(wanted) - k for k in range(4)]
+
+
+def test_layers_come_in_order_and_what_is_proved_of_one_reaches_the_next(stage, monkeypatch):
+    rebound = []
+    monkeypatch.setattr(Cascade, "rebound", lambda self, name, **options: rebound.append(name))
+    first = next(want for want in stage._wanted() if want.relu == "relu1")
+    turns = _fake_turns(monkeypatch, {first: 16})
+    stage._early()
+    order = [part[0].relu for _, part in turns]
+    assert order == sorted(order)
+    assert {"relu1", "relu2"} <= set(order)
+    assert all(len({want.relu for want in part}) == 1 for _, part in turns)
+    assert rebound == ["linear1"]
+
+
+def test_without_time_no_tree_is_planted(stage, monkeypatch):
+    turns = _fake_turns(monkeypatch, {})
+    stage.deadline.call_off()
+    stage._early()
+    assert not turns
