@@ -143,7 +143,8 @@ def test_metadata_changes_nothing_that_is_computed(tmp_path: Path) -> None:
     proto = onnx.load(tmp_path / "with.onnx")
     assert {entry.key for entry in proto.metadata_props} >= {KEY, "test_accuracy_or_loss"}
     x = torch.rand(10, 784, dtype=torch.float64)
-    torch.testing.assert_close(load(tmp_path / "with.onnx")(x), result.stored(x), rtol=0, atol=0)
+    # The same weights may lie otherwise in memory, and be summed in another order.
+    torch.testing.assert_close(load(tmp_path / "with.onnx")(x), result.stored(x), rtol=0, atol=1e-12)
 
 
 # The model card

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -36,6 +37,39 @@ def test_without_a_gpu_the_function_is_called_every_time():
     for _ in range(5):
         repeated()
     assert len(calls) == 5
+
+
+class _FakeLane:
+    """One that can record only some functions: a recording calls the function when it is replayed."""
+
+    def __init__(self, *able: object) -> None:
+        self.broken, self._able = False, able
+
+    def record(self, function):
+        if function not in self._able:
+            raise RuntimeError("no memory")
+        return SimpleNamespace(replay=function), None
+
+
+def test_where_one_function_cannot_be_recorded_none_is_replayed():
+    calls = []
+
+    def one() -> None:
+        calls.append(1)
+
+    def other() -> None:
+        calls.append(2)
+
+    for able in ((one,), (other,), (), (one, other)):
+        lane = _FakeLane(*able)
+        first, second = Replay(one, lane), Replay(other, lane)
+        calls.clear()
+        for _ in range(6):
+            first()
+            second()
+        assert calls == [1, 2] * 6
+        assert lane.broken == (len(able) < 2)
+        assert (second._graph is not None) == (len(able) == 2)
 
 
 @cuda

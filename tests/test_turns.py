@@ -85,6 +85,40 @@ def test_layers_come_in_order_and_what_is_proved_of_one_reaches_the_next(stage, 
     assert rebound == ["linear1"]
 
 
+def _slack(margin: float) -> Network:
+    """Of 300 inputs, ``max(0, a) + max(0, b) - max(0, a + b)`` three times and the margin, which is all that
+    is left at some input.
+    """
+    rng = np.random.default_rng(0)
+    one, other = rng.integers(-8, 9, (2, 3, 300)) / 64
+    readers = np.concatenate([np.ones(6), -np.ones(3)])[None]
+    nodes = (
+        Node("linear0", Linear(np.concatenate([one, other, one + other]), np.zeros(9)), ("x",)),
+        Node("relu0", Relu(), ("linear0",)),
+        Node("linear1", Linear(readers, np.array([margin])), ("relu0",)),
+        Node("relu1", Relu(), ("linear1",)),
+    )
+    return Network(Port("x", (300,)), nodes, (Output("y", "relu1"),))
+
+
+@pytest.mark.parametrize("margin", [1e-5, 1e-7])
+def test_margins_too_small_for_steps_are_proved_by_programs(margin):
+    cascade = Cascade(Box(-1, 1).fit(_slack(margin)), Deadline(60))
+    cascade.run()
+    assert not cascade.missing()
+    assert 0 <= float(cascade.values["linear1"].lo) <= margin
+
+
+def test_without_a_limit_searches_end_with_the_last_stage(monkeypatch):
+    monkeypatch.setattr("relutrim.prove.cascade.LAST_SECONDS", 0.5)
+    asked = []
+    monkeypatch.setattr("relutrim.prove.programs.Programs.run", lambda self: asked.append(self))
+    cascade = Cascade(Box(-1, 1).fit(_slack(1e-5)), Deadline())
+    cascade.run()
+    assert asked[0].deadline.left <= 0.5
+    assert asked[0].cascade.deadline.left <= 0.5
+
+
 def test_without_time_no_tree_is_planted(stage, monkeypatch):
     turns = _fake_turns(monkeypatch, {})
     stage.deadline.call_off()

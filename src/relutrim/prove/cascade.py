@@ -113,10 +113,10 @@ class Cascade:
             from relutrim.prove.programs import Programs
             from relutrim.prove.splitting import Splitting, applies
 
-            deadline = self.deadline.or_within(LAST_SECONDS)
+            self.deadline = self.deadline.or_within(LAST_SECONDS)
             if applies(self):
-                Splitting(self, deadline).run()
-            Programs(self, deadline, self.jobs, self.among).run()
+                Splitting(self, self.deadline).run()
+            Programs(self, self.deadline, self.jobs, self.among).run()
         self.recall_rest()
         return counted
 

@@ -50,6 +50,8 @@ _FEW = 256
 _TURN_SECONDS = 15.0
 """What a tree has for one such turn, or for one before any program."""
 _WIDE_NODES = 64
+_COARSE = 1e-5
+"""Where trees without programs miss less than this share of what their bounds are made of, programs go on."""
 _TREE_DEPTH = 4
 """Layers before the neuron that are in the program of a tree."""
 _KEPT = 16
@@ -84,6 +86,8 @@ class Programs:
     """Only these neurons of ReLUs, where given."""
     _phase: str = field(default="", init=False)
     """What a journal calls the steps that are on."""
+    _stuck: set[Wanted] = field(default_factory=set, init=False)
+    """What trees without programs cannot prove: they are at an end, or all but there and too coarse."""
     _tied: set[Wanted] = field(default_factory=set, init=False)
     """What has its smallest value at 0, but for rounding: no other tree would prove it."""
 
@@ -134,6 +138,8 @@ class Programs:
         for relu in self.cascade.network.relus:
             wanted = [want for want in self._wanted() if want.relu == relu.name]
             for start in range(0, len(wanted), _CHUNK):
+                if self.deadline.passed:
+                    return
                 chunk = [want for want in wanted[start : start + _CHUNK] if self._open(want)]
                 self._early_trees(chunk)
                 if chunk and all(self._open(want) for want in chunk):
@@ -147,6 +153,8 @@ class Programs:
         """
         trees = [pair for pair in self._plant(_TREE_DEPTH, wanted) if not _small(pair[1])]
         for nodes in _EARLY:
+            if self.deadline.passed:
+                return
             before = len(trees)
             trees = self._turn(trees, nodes, wide=True, seconds=_TURN_SECONDS) if trees else []
             if len(trees) == before > _KEPT:
@@ -219,6 +227,8 @@ class Programs:
         """For all missing states at once: from the inputs that programs propose, and from others than before
         among those that were kept.
         """
+        if self.deadline.passed:
+            return
         points = [tree.inputs[-1] for tree in trees if tree.inputs]
         if points:
             start = self.cascade.region.project(torch.cat(points).to(self.cascade.region.lo))
@@ -274,20 +284,27 @@ class Programs:
 
     def _trees(self) -> None:
         """Branch and bound for all that is left, in turns: node by node for a while, where programs are small
-        (so that it is quick) or too large for anything else; then many nodes at a time over more layers.
+        (so that it is quick) or steps lead nowhere; then many nodes at a time over more layers.
         """
         trees = self._plant(3, self._wanted())
-        trees = [(wanted, tree) for wanted, tree in trees if _small(tree) or too_large(tree.model)]
-        for nodes in _TURNS:
-            trees = self._turn(trees, nodes, seconds=_TURN_SECONDS) if trees else []
-        trees = [(wanted, tree) for wanted, tree in trees if _small(tree)]
-        for nodes in _MORE_TURNS:
-            trees = self._turn(trees, nodes, seconds=_TURN_SECONDS) if trees else []
+        self._node_by_node([(want, tree) for want, tree in trees if self._needs_programs(want, tree)])
+        known = self._stuck.copy()
         wanted = [want for want in self._wanted() if want not in self._tied]
         trees, nodes = self._plant(_TREE_DEPTH, wanted), _WIDE_NODES
         while trees and not self.deadline.passed:
             trees = self._turn(trees, nodes, wide=True)
             nodes *= 4
+        self._node_by_node(self._plant(3, [want for want in self._wanted() if want in self._stuck - known]))
+
+    def _needs_programs(self, wanted: Wanted, tree: Tree) -> bool:
+        return _small(tree) or too_large(tree.model) or wanted in self._stuck
+
+    def _node_by_node(self, trees: list[tuple[Wanted, Tree]]) -> None:
+        for nodes in _TURNS:
+            trees = self._turn(trees, nodes, seconds=_TURN_SECONDS) if trees else []
+        trees = [(wanted, tree) for wanted, tree in trees if _small(tree)]
+        for nodes in _MORE_TURNS:
+            trees = self._turn(trees, nodes, seconds=_TURN_SECONDS) if trees else []
 
     def _plant(self, depth: int, wanted: Sequence[Wanted]) -> list[tuple[Wanted, Tree]]:
         """Trees of these, over the ranges as they are now."""
@@ -337,6 +354,8 @@ class Programs:
         ranges = self._frozen()
         for wanted, tree in trees:
             if self._open(wanted):
+                if wide and (tree.dead or -tree.weakest < _COARSE * tree.model.made_of):
+                    self._stuck.add(wanted)
                 if not tree.dead:
                     left.append((wanted, tree))
                 elif tree.depth < len(self.cascade.network.relus) and not self.deadline.passed:

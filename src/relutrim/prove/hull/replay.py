@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -35,13 +35,16 @@ class Replay(Generic[Found]):
     def __call__(self) -> Found:
         """What the function returns."""
         self._calls += 1
-        if self._lane is None or self._calls == 1:  # the first call also starts the libraries that it uses
+        lane = self._lane
+        # The first call also starts the libraries that it uses. Where one function could not be recorded,
+        # none is replayed: a recording reads what another one has left behind, where that left it.
+        if lane is None or lane.broken or self._calls == 1:
             return self._function()
         if self._graph is None:
             try:
-                self._graph, self._found = self._lane.record(self._function)
-            except RuntimeError:  # not every device and driver can
-                self._lane = None
+                self._graph, self._found = lane.record(self._function)
+            except RuntimeError:  # not everything can be, and there may be no memory
+                lane.broken = True
                 return self._function()
         self._graph.replay()
         return self._found
@@ -52,6 +55,8 @@ class Lane:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.broken = False
+        """Whether something of the work that is on could not be recorded."""
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
         with torch.cuda.stream(self.stream):  # as long as one recording is there, its memory is
@@ -64,8 +69,11 @@ class Lane:
             graph.capture_begin(self._pool, capture_error_mode="thread_local")
             try:
                 found = function()
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):  # what went wrong first is what went wrong
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         return graph, found
 
 
@@ -74,13 +82,11 @@ def on_lane(device: torch.device) -> Iterator[Lane | None]:
     """Work on a lane of a device; None where it has none. What the work leaves behind is complete at the end,
     whatever stream uses it then.
     """
-    if device.type != "cuda":
+    own = _taken(device)
+    if own is None:
         yield None
         return
-    with _LOCK:
-        idle = _IDLE.setdefault(device.index or 0, [])
-        own = idle.pop() if idle else None
-    own = own or Lane(device)
+    own.broken = False
     own.stream.wait_stream(torch.cuda.current_stream(device))
     try:
         with torch.cuda.stream(own.stream):
@@ -88,8 +94,24 @@ def on_lane(device: torch.device) -> Iterator[Lane | None]:
     finally:
         own.stream.synchronize()
         with _LOCK:
-            idle.append(own)
+            _IDLE[device].append(own)
+
+
+def _taken(device: torch.device) -> Lane | None:
+    """An idle lane, or a new one; None where nothing can be recorded."""
+    if device.type != "cuda" or device in _UNABLE:
+        return None
+    with _LOCK:
+        idle = _IDLE.setdefault(device, [])
+        if idle:
+            return idle.pop()
+    try:
+        return Lane(device)
+    except RuntimeError:  # not every device and driver can
+        _UNABLE.add(device)
+        return None
 
 
 _LOCK, _RECORDING = threading.Lock(), threading.Lock()
-_IDLE: dict[int, list[Lane]] = {}
+_IDLE: dict[torch.device, list[Lane]] = {}
+_UNABLE: set[torch.device] = set()
