@@ -32,6 +32,7 @@ from relutrim.prove import splitting
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.program import Program
+from relutrim.prove.hunt import Hunt
 from relutrim.prove.stability import Stability
 
 BOX = relutrim.Box(-1, 1)
@@ -128,6 +129,23 @@ def test_a_run_that_dies_in_the_middle_of_a_record_loses_that_record(branching, 
         assert "cut off" in found.remarks[0]
         pieces = list(frames(content(folder)))
         assert sum(one.end - one.start for one in pieces) == len(content(folder))
+
+
+def test_wide_trees_and_restarts_go_on_too(branching, finished, tmp_path, monkeypatch):
+    """As if no program were small: trees without a solver come first, and searches between their turns."""
+    monkeypatch.setattr("relutrim.prove.programs._FEW", 0)
+    monkeypatch.setattr("relutrim.prove.programs._EARLY", (1, 2, 4, 64))
+    rounds = []
+    before = Hunt._restart
+    monkeypatch.setattr(Hunt, "_restart", lambda self, phase: rounds.append(phase) or before(self, phase))
+    folder = tmp_path / "whole"
+    whole = analyse(branching, folder)
+    assert rounds
+    assert verdicts(whole) == verdicts(finished[0])
+    data = content(folder)
+    for end in [one.end for one in frames(data)][::4]:
+        found = analyse(branching, begun(tmp_path / str(end), data[:end]))
+        assert verdicts(found) == verdicts(whole)
 
 
 def test_a_run_that_dies_again_and_again_comes_to_its_end(branching, finished, tmp_path):
