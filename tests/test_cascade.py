@@ -121,7 +121,9 @@ def test_restarts_begin_where_a_state_is_nearest_and_go_further_every_time(monke
     cascade.witnesses.observe(cascade.region.sample(300, cascade.generator))
     kept = cascade.witnesses.inputs()
     for turn in range(3):
-        for targets in _restarts(monkeypatch, cascade):
+        rounds = _restarts(monkeypatch, cascade)
+        assert rounds
+        for targets in rounds:
             assert len(targets)
             values = network.run(kept, until=["linear1", "linear2", "linear3"])
             for name, index, sign, start in zip(

@@ -99,9 +99,8 @@ def test_lanes_do_not_get_in_each_others_way():
 def test_what_cannot_be_recorded_is_called():
     value = torch.ones(4, device="cuda")
     with on_lane(value.device) as lane:
-        doubled = Replay(
-            lambda: float(value.mul_(2).sum()), lane
-        )  # waits for the device, which no recording can
+        # It waits for the device, which no recording can.
+        doubled = Replay(lambda: float(value.mul_(2).sum()), lane)
         found = [doubled() for _ in range(4)]
     assert found == [8, 16, 32, 64]
     assert torch.equal(_halvings("cuda", 20), _halvings("cpu", 20))

@@ -1,13 +1,15 @@
-"""Which trees are grown before any program, and in which order. What they prove is for other tests."""
+"""The turns of the last stage: which trees are grown, in which order, and until when."""
 
 from __future__ import annotations
 
 import math
+import time
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+import relutrim
 from relutrim.domain import Box
 from relutrim.network import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove import programs
@@ -117,6 +119,18 @@ def test_without_a_limit_searches_end_with_the_last_stage(monkeypatch):
     cascade.run()
     assert asked[0].deadline.left <= 0.5
     assert asked[0].cascade.deadline.left <= 0.5
+
+
+def test_the_last_stages_own_limit_is_not_that_of_the_analysis(monkeypatch):
+    """Without a limit: the seconds are those of all of it, and every row of data was looked at."""
+    monkeypatch.setattr("relutrim.prove.cascade.LAST_SECONDS", 0.0)
+    monkeypatch.setattr("relutrim.prove.hunt.Hunt.thoroughly", lambda self: time.sleep(0.3))
+    data = np.zeros((5, 300))
+    data[3:] = 7.0
+    found = relutrim.analyze(_slack(1e-5), Box(-1, 1), data=data)
+    assert not found.complete
+    assert found.seconds >= 0.3
+    assert found.data_rows_outside == 2
 
 
 def test_without_time_no_tree_is_planted(stage, monkeypatch):

@@ -192,7 +192,7 @@ def _decided(
         from relutrim.milp.methods import Milps
 
         milps = Milps(cascade, settings, cascade.deadline.or_within(LAST_SECONDS))
-    interrupted, counted = False, 0
+    interrupted, counted, deadline = False, 0, cascade.deadline
     try:
         if method == "data":
             counted = cascade.observe(batches(rows))
@@ -208,7 +208,8 @@ def _decided(
             counted = cascade.run(batches(rows))
     except KeyboardInterrupt:
         interrupted = True
-    found = _conclude(cascade, domain, method, interrupted, 0 if rows is None else len(rows), counted)
+    given = 0 if rows is None else len(rows)
+    found = _conclude(cascade, deadline, domain, method, interrupted, given, counted)
     return found if milps is None else replace(found, **milps.conclude(found.layers))
 
 
@@ -241,9 +242,16 @@ def with_output_relu(network: Network) -> Network:
 
 
 def _conclude(
-    cascade: Cascade, domain: Domain, method: str, interrupted: bool, rows: int, counted: int
+    cascade: Cascade,
+    deadline: Deadline,
+    domain: Domain,
+    method: str,
+    interrupted: bool,
+    rows: int,
+    counted: int,
 ) -> Stability:
-    finished = not (interrupted or cascade.deadline.passed)
+    """``deadline`` is that of all of it: the last stage of a cascade may have had one of its own."""
+    finished = not (interrupted or deadline.passed)
     layers = []
     for relu in cascade.network.relus:
         seen = cascade.witnesses.seen[relu.name]
@@ -266,7 +274,7 @@ def _conclude(
         witnesses=cascade.witnesses.inputs().cpu().numpy(),
         ranges=dict(cascade.values),
         method=method,
-        seconds=cascade.deadline.elapsed,
+        seconds=deadline.elapsed,
         interrupted=interrupted,
         data_rows=rows,
         data_rows_outside=rows - counted if finished else 0,

@@ -68,7 +68,7 @@ class Hunt:
     def again(self, phase: str) -> None:
         """The strongest search from inputs that were kept for what they show of other neurons: for every
         missing state from those that come nearest to it, further ones with every round; more rounds as long
-        as they find anything. What only a narrow part of the domain shows is often within reach from where a
+        as they find anything. What only a narrow part of the domain shows may be within reach from where a
         related neuron shows something.
         """
         for _ in range(_ROUNDS):

@@ -6,8 +6,8 @@
    their solutions are where the search goes on from.
 3. If any neuron resists: the ranges of the neurons that it depends on are tightened by programs of their own,
    layer by layer, from the first. Each is a smaller problem, and every reader profits.
-4. Trees for the rest, all grown in turn: where programs are small, node by node, each a linear program, for a
-   while; then many nodes at a time again, to the end.
+4. Trees for the rest, all grown in turn: where programs are small or steps too coarse, node by node, each a
+   linear program, for a while; then many nodes at a time again, to the end.
 
 Where programs are small the first step is left out: solving them takes no time, and they decide ties too.
 
@@ -66,7 +66,7 @@ _HEAVY = 0.9
 """The share of a layer's weight that is worth tightening."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Wanted:
     """A proof that ``sign * y >= 0`` for a neuron of a ReLU."""
 
@@ -118,8 +118,8 @@ class Programs:
             pre = self.cascade.values[self.cascade.network[name].inputs[0]]
             want = Wanted(name, neuron, -sign)
             gap = abs(float((pre.hi if sign > 0 else pre.lo).flatten()[neuron]))
-            found.append((self._to_go(want, gap), name, neuron, -sign))
-        return [Wanted(*key) for _, *key in sorted(found)]
+            found.append((self._to_go(want, gap), want))
+        return [want for _, want in sorted(found)]
 
     def _to_go(self, wanted: Wanted, gap: float) -> float:
         """The share of the way from what inputs have shown that a bound has to go, if it misses 0 by this."""

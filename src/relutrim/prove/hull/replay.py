@@ -54,7 +54,6 @@ class Lane:
     """A stream and memory for recordings, one piece of work at a time."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
         self.broken = False
         """Whether something of the work that is on could not be recorded."""
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
