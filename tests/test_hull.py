@@ -60,9 +60,9 @@ def true_point(model: Model, network: Network, x: list[Fraction]) -> list[Fracti
     """What the program's columns really are for an input."""
     values = oracle.evaluate(network, x)
     point = [Fraction(0)] * len(model.program.lo)
-    for name, columns in model._columns.items():
-        for entry, column in columns.items():
-            point[column] = values[name][entry]
+    for name, columns in model.columns.items():
+        for entry in np.flatnonzero(columns >= 0).tolist():
+            point[columns[entry]] = values[name][entry]
     for neuron in model.neurons:
         if neuron.state >= 0:
             point[neuron.state] = Fraction(int(point[neuron.column] > 0))

@@ -110,7 +110,11 @@ def _tree(proof: Proof, backward: Backward) -> TreeRecord:
     ranges = {name: Interval(ends.lo.to(like), ends.hi.to(like)) for name, ends in proof.ranges.items()}
     model = Model(Pass(backward.network, backward.region, ranges), proof.goal)
     named = _rows(model)
-    places = {column: (name, entry) for name, own in model._columns.items() for entry, column in own.items()}
+    places = {
+        int(own[entry]): (name, entry)
+        for name, own in model.columns.items()
+        for entry in np.flatnonzero(own >= 0).tolist()
+    }
     record = TreeRecord(proof.target, proof.neuron, int(proof.sign))
     at: dict[tuple[Entry, int], int] = {}
 
@@ -176,11 +180,11 @@ def _meant(entry: Entry, kind: int, dual: float) -> list[tuple[Entry, int]]:
 def _rows(model: Model) -> list[tuple[Entry, int]]:
     """What each row of a program is about."""
     region = model.backward.region
-    known = model._columns.get(model.backward.network.input.name, {})
+    known = model.columns.get(model.backward.network.input.name, np.full(region.size, -1))
     found: list[tuple[Entry, int]] = []
     for number, weights in enumerate(region.rows.cpu().numpy()):
         used = np.flatnonzero(weights)
-        if len(used) and all(int(i) in known for i in used):
+        if len(used) and bool((known[used] >= 0).all()):
             found.append((("", number), DOMAIN))
     for neuron in model.neurons:
         kinds = range(4) if neuron.state >= 0 else (ACTIVE,)

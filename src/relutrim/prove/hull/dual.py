@@ -12,6 +12,7 @@ attained, every neuron has the value that its replacement has there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -137,13 +138,16 @@ class Pass(NamedTuple):
 
 
 class Dual:
-    """The passes of a model, on a device, in a precision. ``scales`` are the units of pushes."""
+    """The passes of a model, on a device, in a precision. ``scales`` are the units of pushes.
+
+    ``cost`` and ``offset`` have one column for all nodes, or one for each: see :meth:`aimed`.
+    """
 
     def __init__(self, model: Model, device: torch.device, dtype: torch.dtype) -> None:
         self.model, self.device, self.dtype = model, device, dtype
         like = torch.zeros(0, dtype=dtype, device=device)
         self.cost = torch.as_tensor(model.program.cost, dtype=dtype, device=device)[:, None]
-        self.offset = float(model.program.offset)
+        self.offset = self.cost.new_tensor([float(model.program.offset)])
         self.levels = [Level(layer, model.ends, like) for layer in layers_of(model)]
         self.scales = [torch.ones_like(level.bias) for level in self.levels]
         free = free_columns(model)
@@ -152,12 +156,18 @@ class Dual:
             torch.as_tensor(end[free], dtype=dtype, device=device)[:, None] for end in model.ends
         )
 
+    def aimed(self, cost: Tensor, offset: Tensor) -> Dual:
+        """The same program with a goal for each node: ``[columns, nodes]`` and ``[nodes]``."""
+        other = copy(self)
+        other.cost, other.offset = cost, offset
+        return other
+
     @torch.no_grad()
     def run(self, batch: Sequence[Multipliers], states: Sequence[Tensor]) -> Pass:
         """``states`` are 1 (on), -1 (off) or 0 (free), ``[neurons, nodes]`` for each layer."""
         count = states[0].shape[1]
-        weights = self.cost.repeat(1, count)
-        bound = self.cost.new_full((count,), self.offset)
+        weights = self.cost.expand(-1, count).clone(memory_format=torch.contiguous_format)
+        bound = self.offset.expand(count).clone()
         uses = []
         for level, scale, own, state in zip(
             *(reversed(part) for part in (self.levels, self.scales, batch, states)), strict=True

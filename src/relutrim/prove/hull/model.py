@@ -79,7 +79,8 @@ class Model:
     slack: float = field(init=False)
     _lo: list[float] = field(default_factory=list, init=False)
     _hi: list[float] = field(default_factory=list, init=False)
-    _columns: dict[str, dict[int, int]] = field(default_factory=dict, init=False)
+    columns: dict[str, Index] = field(default_factory=dict, init=False)
+    """For each value the columns of its entries, -1 where an entry has none."""
 
     @_OVERFLOW
     def __post_init__(self) -> None:
@@ -258,13 +259,12 @@ class Model:
         """The network input in a solution, None if the program does not reach back to it; inputs that play
         no part lie at their lower ends.
         """
-        region = self.backward.region
-        known = self._columns.get(self.backward.network.input.name, {})
-        if not known:
+        own = self.columns.get(self.backward.network.input.name)
+        if own is None:
             return None
-        x = region.lo.clone()
-        entries = torch.tensor(list(known), device=x.device)
-        x[entries] = torch.as_tensor(point[list(known.values())], device=x.device)
+        x = self.backward.region.lo.clone()
+        entries = np.flatnonzero(own >= 0)
+        x[torch.as_tensor(entries, device=x.device)] = torch.as_tensor(point[own[entries]], device=x.device)
         return x[None]
 
     def _pre_activations(self, target: str, entries: list[int]) -> list[tuple[_Forms, float, float]]:
@@ -298,20 +298,17 @@ class Model:
     def _column(self, name: str, entry: int, lo: float, hi: float) -> int:
         self._lo.append(lo)
         self._hi.append(hi)
-        self._columns.setdefault(name, {})[entry] = len(self._lo) - 1
+        if name not in self.columns:
+            self.columns[name] = np.full(self.backward.network.size(name), -1, dtype=np.int64)
+        self.columns[name][entry] = len(self._lo) - 1
         return len(self._lo) - 1
 
     def _gather(self, forms: _Forms) -> tuple[Index, Array]:
         """The columns and weights of a form; entries without a column are always 0."""
-        columns: list[int] = []
-        weights: list[float] = []
-        for name, (indices, values) in forms.items():
-            known = self._columns.get(name, {})
-            for index, value in zip(indices.tolist(), values.tolist(), strict=True):
-                if index in known:
-                    columns.append(known[index])
-                    weights.append(value)
-        return np.array(columns, dtype=np.int64), np.array(weights)
+        known = [(self.columns[name][at], own) for name, (at, own) in forms.items() if name in self.columns]
+        columns = np.concatenate([np.zeros(0, np.int64), *(at for at, _ in known)])
+        weights = np.concatenate([np.zeros(0), *(own for _, own in known)])
+        return columns[columns >= 0], weights[columns >= 0]
 
     def _add_neuron(self, name: str, entry: int, forms: _Forms, bias: float, radius: float) -> list[Row]:
         pre = self.backward.values[self.backward.network[name].inputs[0]]
@@ -337,14 +334,15 @@ class Model:
 
     def _region_rows(self, source: str) -> list[Row]:
         """The domain's own constraints, where all inputs they weigh have columns."""
-        region, known = self.backward.region, self._columns.get(source, {})
+        region = self.backward.region
+        known = self.columns.get(source, np.full(region.size, -1, dtype=np.int64))
         rows = []
         for weights, lower, upper in zip(
             region.rows.cpu().numpy(), region.lower_ends.tolist(), region.upper_ends.tolist(), strict=True
         ):
             used = np.flatnonzero(weights)
-            if len(used) and all(int(i) in known for i in used):
-                rows.append(Row(np.array([known[int(i)] for i in used]), weights[used], lower, upper))
+            if len(used) and bool((known[used] >= 0).all()):
+                rows.append(Row(known[used], weights[used], lower, upper))
         return rows
 
 
