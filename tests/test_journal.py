@@ -134,7 +134,7 @@ def test_a_run_that_dies_in_the_middle_of_a_record_loses_that_record(branching, 
 def test_wide_trees_and_restarts_go_on_too(branching, finished, tmp_path, monkeypatch):
     """As if no program were small: trees without a solver come first, and searches between their turns."""
     monkeypatch.setattr("relutrim.prove.programs._FEW", 0)
-    monkeypatch.setattr("relutrim.prove.programs._EARLY", (1, 2, 4, 64))
+    monkeypatch.setattr("relutrim.prove.early._TURNS", (1, 2, 4, 64))
     rounds = []
     before = Hunt._restart
     monkeypatch.setattr(Hunt, "_restart", lambda self, phase: rounds.append(phase) or before(self, phase))

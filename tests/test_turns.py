@@ -12,9 +12,10 @@ import pytest
 import relutrim
 from relutrim.domain import Box
 from relutrim.network import Linear, Network, Node, Output, Port, Relu
-from relutrim.prove import programs
+from relutrim.prove import early
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
+from relutrim.prove.early import Early
 from relutrim.prove.hull.tree import Tree
 from relutrim.prove.programs import Programs, Wanted
 
@@ -22,7 +23,7 @@ from relutrim.prove.programs import Programs, Wanted
 @pytest.fixture
 def stage(monkeypatch) -> Programs:
     """A stage with some twenty missing states a layer, where no program is small."""
-    monkeypatch.setattr(programs, "_small", lambda tree: False)
+    monkeypatch.setattr(early, "is_small", lambda tree: False)
     rng = np.random.default_rng(0)
     nodes: list[Node] = []
     before = "x"
@@ -42,44 +43,69 @@ def _fake_turns(monkeypatch, ends: dict[Wanted, int]) -> list[tuple[int, list[Wa
 
     def turn(self, trees: list[tuple[Wanted, Tree]], nodes: int, **options):
         turns.append((nodes, [wanted for wanted, _ in trees]))
-        for wanted, tree in trees:
-            tree.weakest = -float(wanted.neuron)
         left = [(wanted, tree) for wanted, tree in trees if ends.get(wanted, math.inf) > nodes]
         for wanted, tree in trees:
             if ends.get(wanted, math.inf) <= nodes:
                 self.cascade.prove(tree.target, tree.neuron, tree.sign, 0.0, None, 0)
         return left
 
-    monkeypatch.setattr(Programs, "_turn", turn)
+    monkeypatch.setattr(Programs, "turn", turn)
     return turns
 
 
-def test_of_many_trees_that_do_not_end_those_go_on_that_have_come_furthest(stage, monkeypatch):
-    monkeypatch.setattr(Programs, "_to_go", lambda self, wanted, gap: gap)
+def test_of_many_trees_that_do_not_end_only_the_most_promising_grow(stage, monkeypatch):
     turns = _fake_turns(monkeypatch, {})
-    wanted = [want for want in stage._wanted() if want.relu == "relu2"]
+    wanted = [want for want in stage.wanted() if want.relu == "relu2"]
     assert len(wanted) > 16
-    stage._early_trees(wanted)
-    assert [nodes for nodes, _ in turns] == [16, 64, 256, 1024]
-    assert set(turns[0][1]) == set(wanted)
-    furthest = sorted(want.neuron for want in wanted)[:8]
-    for _, part in turns[1:]:
-        assert sorted(want.neuron for want in part) == furthest
+    Early(stage).trees(wanted, Deadline())
+    assert turns == [(nodes, wanted[:8]) for nodes in (16, 64, 256, 1024)]
 
 
-def test_as_long_as_trees_end_all_others_go_on(stage, monkeypatch):
-    wanted = [want for want in stage._wanted() if want.relu == "relu2"]
-    turns = _fake_turns(monkeypatch, {wanted[0]: 16, wanted[1]: 64, wanted[2]: 256})
-    stage._early_trees(wanted)
-    assert [len(part) for _, part in turns] == [len(wanted) - k for k in range(4)]
+def test_as_long_as_short_turns_decide_any_all_others_have_one(stage, monkeypatch):
+    wanted = [want for want in stage.wanted() if want.relu == "relu2"]
+    turns = _fake_turns(monkeypatch, {wanted[0]: 16, wanted[9]: 16, wanted[10]: 64})
+    Early(stage).trees(wanted, Deadline())
+    left = [want for i, want in enumerate(wanted) if i not in (0, 9)]
+    behind = [want for want in left if want != wanted[10]]
+    assert turns == [
+        (16, wanted[:8]),
+        (16, wanted[8:16]),
+        (16, wanted[16:24]),
+        (64, left[:8]),
+        (256, behind[:8]),
+        (1024, behind[:8]),
+    ]
+
+
+def test_a_tree_goes_on_where_its_last_turn_left_it(stage, monkeypatch):
+    met: dict[Wanted, set[int]] = {}
+
+    def turn(self, trees: list[tuple[Wanted, Tree]], nodes: int, **options):
+        for want, tree in trees:
+            met.setdefault(want, set()).add(id(tree))
+        return trees
+
+    monkeypatch.setattr(Programs, "turn", turn)
+    wanted = [want for want in stage.wanted() if want.relu == "relu2"]
+    Early(stage).trees(wanted, Deadline())
+    assert len(met) == 8
+    assert all(len(trees) == 1 for trees in met.values())
+
+
+def test_a_layer_has_no_more_than_its_part_of_the_time(stage, monkeypatch):
+    turns = _fake_turns(monkeypatch, {})
+    wanted = [want for want in stage.wanted() if want.relu == "relu2"]
+    Early(stage).trees(wanted, Deadline(0.0))
+    assert not turns
 
 
 def test_layers_come_in_order_and_what_is_proved_of_one_reaches_the_next(stage, monkeypatch):
+    monkeypatch.setattr(early, "_MANY", math.inf)
     rebound = []
     monkeypatch.setattr(Cascade, "rebound", lambda self, name, **options: rebound.append(name))
-    first = next(want for want in stage._wanted() if want.relu == "relu1")
+    first = next(want for want in stage.wanted() if want.relu == "relu1")
     turns = _fake_turns(monkeypatch, {first: 16})
-    stage._early()
+    Early(stage).run()
     order = [part[0].relu for _, part in turns]
     assert order == sorted(order)
     assert {"relu1", "relu2"} <= set(order)
@@ -136,5 +162,5 @@ def test_the_last_stages_own_limit_is_not_that_of_the_analysis(monkeypatch):
 def test_without_time_no_tree_is_planted(stage, monkeypatch):
     turns = _fake_turns(monkeypatch, {})
     stage.deadline.call_off()
-    stage._early()
+    Early(stage).run()
     assert not turns

@@ -1,7 +1,7 @@
 """The last stage of the cascade: trees and linear programs for what bounds and searches leave open.
 
-1. A tree per missing state, many nodes at a time, bounded by steps that need no solver: a thousand or so.
-   Layer by layer, from the first; of many trees only those go on that have come furthest.
+1. A tree per missing state, many nodes at a time, bounded by steps that need no solver: a thousand or so
+   (:mod:`relutrim.prove.early`).
 2. For what is left a program each, over the last two layers before the neuron, then over three. Inputs of
    their solutions are where the search goes on from.
 3. If any neuron resists: the ranges of the neurons that it depends on are tightened by programs of their own,
@@ -41,26 +41,22 @@ _DIVE_SECONDS = 5.0
 _TIGHTEN_ROUNDS = 4
 _TURNS = (8, 32)
 """Nodes of the turns in which trees grow node by node."""
-_EARLY = (16, 64, 256, 1024)
-"""Nodes of the turns before any program."""
 _MORE_TURNS = (128, 512, 2048)
 """Turns node by node where programs are small: a node takes milliseconds there, and mostly they end."""
 _FEW = 256
 """Columns of a program that is small."""
-_TURN_SECONDS = 15.0
+TURN_SECONDS = 15.0
 """What a tree has for one such turn, or for one before any program."""
 _WIDE_NODES = 64
 _COARSE = 1e-5
 """Where trees without programs miss less than this share of what their bounds are made of, programs go on."""
-_TREE_DEPTH = 4
+TREE_DEPTH = 4
 """Layers before the neuron that are in the program of a tree."""
-_KEPT = 16
+KEPT = 16
 """Of more trees than this, what makes going on quicker is not kept from one turn to the next: it takes up to
 some hundred megabytes each.
 """
 _CHUNK = 32
-_PROBED = 8
-"""Of many trees that do not come to an end, so many go on before any program."""
 _ALL = 10**6
 _HEAVY = 0.9
 """The share of a layer's weight that is worth tightening."""
@@ -84,7 +80,7 @@ class Programs:
     jobs: int = 1
     among: frozenset[tuple[str, int]] | None = None
     """Only these neurons of ReLUs, where given."""
-    _phase: str = field(default="", init=False)
+    phase: str = field(default="", init=False)
     """What a journal calls the steps that are on."""
     _stuck: set[Wanted] = field(default_factory=set, init=False)
     """What trees without programs cannot prove: they are at an end, or all but there and too coarse."""
@@ -98,13 +94,15 @@ class Programs:
 
     def run(self) -> None:
         """Until everything is decided, nothing leads on, or time is up."""
-        self._early()
+        from relutrim.prove.early import Early
+
+        Early(self).run()
         open_ = self.roots()
         if open_:
             self._tighten(open_)
             self._trees()
 
-    def _wanted(self) -> list[Wanted]:
+    def wanted(self) -> list[Wanted]:
         """What is missing, the most promising first: where the bound has least of its way to what inputs
         have shown to go.
         """
@@ -127,64 +125,38 @@ class Programs:
         met = abs(float((seen.lowest if wanted.sign > 0 else seen.highest)[wanted.neuron]))
         return gap / (gap + met) if 0 < gap + met < math.inf else 1.0
 
-    def _open(self, wanted: Wanted) -> bool:
+    def is_open(self, wanted: Wanted) -> bool:
+        """Whether the neuron is undecided and no input has shown that there is no such proof."""
         cascade = self.cascade
         seen = cascade.witnesses.seen[wanted.relu]
         shown = (seen.inactive if wanted.sign > 0 else seen.active)[wanted.neuron] >= 0
         return bool(cascade.undecided(cascade.network[wanted.relu])[wanted.neuron]) and not bool(shown)
 
-    def _early(self) -> None:
-        """Trees without programs, layer by layer: what is proved of one makes those behind it easier."""
-        for relu in self.cascade.network.relus:
-            wanted = [want for want in self._wanted() if want.relu == relu.name]
-            for start in range(0, len(wanted), _CHUNK):
-                if self.deadline.passed:
-                    return
-                chunk = [want for want in wanted[start : start + _CHUNK] if self._open(want)]
-                self._early_trees(chunk)
-                if chunk and all(self._open(want) for want in chunk):
-                    break  # what comes behind is less promising still
-            if not all(self._open(want) for want in wanted):
-                self.cascade.rebound(relu.inputs[0])
-
-    def _early_trees(self, wanted: Sequence[Wanted]) -> None:
-        """Trees of these, in turns. More nodes for very many of them would take all the time, so where none
-        comes to its end, the turns behind are for those that have come furthest.
-        """
-        trees = [pair for pair in self._plant(_TREE_DEPTH, wanted) if not _small(pair[1])]
-        for nodes in _EARLY:
-            if self.deadline.passed:
-                return
-            before = len(trees)
-            trees = self._turn(trees, nodes, wide=True, seconds=_TURN_SECONDS) if trees else []
-            if len(trees) == before > _KEPT:
-                trees = sorted(trees, key=lambda pair: self._to_go(pair[0], -pair[1].weakest))[:_PROBED]
-
     def _roots(self, depth: int) -> list[tuple[Wanted, Tree]]:
         """The roots of missing states' programs, while they lead anywhere, and a search from their inputs."""
-        self._phase = f"roots {depth}"
+        self.phase = f"roots {depth}"
         found: list[tuple[Wanted, Tree]] = []
 
         def done(wanted: Wanted, tree: Tree | None) -> None:
             if tree is not None:
                 found.append((wanted, tree))
-                self._keep(tree)
+                self.keep(tree)
 
-        wanted = self._wanted()
+        wanted = self.wanted()
         for start in range(0, len(wanted), _CHUNK):
-            make = partial(self._root, self._frozen(), depth=depth, seconds=self._share(len(wanted) - start))
+            make = partial(self._root, self.frozen(), depth=depth, seconds=self._share(len(wanted) - start))
             chunk = wanted[start : start + _CHUNK]
             spread(make, chunk, self.jobs, self.deadline, done)
-            if all(self._open(want) for want in chunk):
+            if all(self.is_open(want) for want in chunk):
                 break  # what comes behind is less promising still
-        self._search([tree for want, tree in found if self._open(want)])
-        return [(want, tree) for want, tree in found if self._open(want)]
+        self._search([tree for want, tree in found if self.is_open(want)])
+        return [(want, tree) for want, tree in found if self.is_open(want)]
 
     def _share(self, count: int) -> float:
         """With a limit, a fair part of half of what is left for each of so many."""
         return max(0.5, self.jobs * self.deadline.left / (2 * max(1, count)))
 
-    def _frozen(self) -> Backward:
+    def frozen(self) -> Backward:
         """The ranges as they are now, for all programs of a round: proofs of some do not reach the others.
 
         On the CPU, where the programs are.
@@ -194,15 +166,16 @@ class Programs:
 
     def _root(self, backward: Backward, wanted: Wanted, depth: int, seconds: float) -> Tree | None:
         deadline = self.deadline.within(seconds)
-        tree = self._planted(backward, wanted, depth)
+        tree = self.planted(backward, wanted, depth)
         if tree is not None:
             if _grown(tree, 1, deadline) and not tree.closed and not tree.dived:
                 with suppress(RuntimeError):  # a solver that breaks decides nothing
                     tree.dive(min(deadline.left, _DIVE_SECONDS))
-            _written(tree)
+            written(tree)
         return tree
 
-    def _planted(self, backward: Backward, wanted: Wanted, depth: int) -> Tree | None:
+    def planted(self, backward: Backward, wanted: Wanted, depth: int) -> Tree | None:
+        """A tree over these ranges, as far as a journal has it; None where there can be none."""
         goal = (self.cascade.network[wanted.relu].inputs[0], wanted.neuron, wanted.sign, depth)
         journal = self.cascade.journal
         tree = None if journal is None else journal.tree(backward, goal)
@@ -214,13 +187,13 @@ class Programs:
             journal.watch(tree)
         return tree
 
-    def _keep(self, tree: Tree) -> None:
+    def keep(self, tree: Tree) -> None:
         """Note what a tree has proved, and try its inputs."""
         fresh, tree.counted = tree.nodes - tree.counted, tree.nodes
         self.cascade.prove(tree.target, tree.neuron, tree.sign, tree.lower, tree.proof, fresh)
         like = self.cascade.region.lo
         points = torch.cat([like.new_zeros(0, len(like)), *(x.to(like) for x in tree.inputs)])
-        self.cascade.look(self._phase, lambda: self.cascade.region.project(points), cheap=True)
+        self.cascade.look(self.phase, lambda: self.cascade.region.project(points), cheap=True)
         self.cascade.report("programs")
 
     def _search(self, trees: Sequence[Tree]) -> None:
@@ -232,32 +205,32 @@ class Programs:
         points = [tree.inputs[-1] for tree in trees if tree.inputs]
         if points:
             start = self.cascade.region.project(torch.cat(points).to(self.cascade.region.lo))
-            self.cascade.hunt.thoroughly(start, f"{self._phase} search")
-        if any(not _small(tree) for tree in trees):
-            self.cascade.hunt.again(f"{self._phase} restarts")
+            self.cascade.hunt.thoroughly(start, f"{self.phase} search")
+        if any(not is_small(tree) for tree in trees):
+            self.cascade.hunt.again(f"{self.phase} restarts")
 
     def _tighten(self, roots: Sequence[tuple[Wanted, Tree]]) -> None:
         """Ranges of the neurons that open ones depend on, one layer after the other."""
         weights = self._weights(roots)
         for relu in self.cascade.network.relus[1:]:
-            if self.deadline.passed or not self._wanted():
+            if self.deadline.passed or not self.wanted():
                 return
             chosen = self._heaviest(relu, weights)
             if chosen:
-                self._phase = f"tighten {relu.name}"
-                make = partial(self._range, self._frozen(), depth=2, seconds=self._share(len(chosen)))
+                self.phase = f"tighten {relu.name}"
+                make = partial(self._range, self.frozen(), depth=2, seconds=self._share(len(chosen)))
                 spread(make, chosen, self.jobs, self.deadline, self._keep_of)
                 self.cascade.rebound(relu.inputs[0])
 
     def _keep_of(self, _: Wanted, tree: Tree | None) -> None:
         if tree is not None:
-            self._keep(tree)
+            self.keep(tree)
 
     def _weights(self, roots: Sequence[tuple[Wanted, Tree]]) -> dict[Wanted, float]:
         """What the ends of other neurons' ranges are worth to the open ones, in units of what those miss."""
         weights: dict[Wanted, float] = {}
         for wanted, tree in roots:
-            if self._open(wanted) and tree.root is not None and tree.lower < 0:
+            if self.is_open(wanted) and tree.root is not None and tree.lower < 0:
                 for relu, entry, sign, gain in tree.model.weight_of_ends(*tree.root):
                     end = Wanted(relu, entry, sign)
                     weights[end] = weights.get(end, 0.0) + gain / -tree.lower
@@ -276,49 +249,49 @@ class Programs:
         return chosen
 
     def _range(self, backward: Backward, wanted: Wanted, depth: int, seconds: float) -> Tree | None:
-        tree = self._planted(backward, wanted, depth)
+        tree = self.planted(backward, wanted, depth)
         if tree is not None:
             _grown(tree, 1, self.deadline.within(seconds), (_TIGHTEN_ROUNDS, 0))
-            _written(tree)
+            written(tree)
         return tree
 
     def _trees(self) -> None:
         """Branch and bound for all that is left, in turns: node by node for a while, where programs are small
         (so that it is quick) or steps lead nowhere; then many nodes at a time over more layers.
         """
-        trees = self._plant(3, self._wanted())
+        trees = self.plant(3, self.wanted())
         self._node_by_node([(want, tree) for want, tree in trees if self._needs_programs(want, tree)])
         known = self._stuck.copy()
-        wanted = [want for want in self._wanted() if want not in self._tied]
-        trees, nodes = self._plant(_TREE_DEPTH, wanted), _WIDE_NODES
+        wanted = [want for want in self.wanted() if want not in self._tied]
+        trees, nodes = self.plant(TREE_DEPTH, wanted), _WIDE_NODES
         while trees and not self.deadline.passed:
-            trees = self._turn(trees, nodes, wide=True)
+            trees = self.turn(trees, nodes, wide=True)
             nodes *= 4
-        self._node_by_node(self._plant(3, [want for want in self._wanted() if want in self._stuck - known]))
+        self._node_by_node(self.plant(3, [want for want in self.wanted() if want in self._stuck - known]))
 
     def _needs_programs(self, wanted: Wanted, tree: Tree) -> bool:
-        return _small(tree) or too_large(tree.model) or wanted in self._stuck
+        return is_small(tree) or too_large(tree.model) or wanted in self._stuck
 
     def _node_by_node(self, trees: list[tuple[Wanted, Tree]]) -> None:
         for nodes in _TURNS:
-            trees = self._turn(trees, nodes, seconds=_TURN_SECONDS) if trees else []
-        trees = [(wanted, tree) for wanted, tree in trees if _small(tree)]
+            trees = self.turn(trees, nodes, seconds=TURN_SECONDS) if trees else []
+        trees = [(wanted, tree) for wanted, tree in trees if is_small(tree)]
         for nodes in _MORE_TURNS:
-            trees = self._turn(trees, nodes, seconds=_TURN_SECONDS) if trees else []
+            trees = self.turn(trees, nodes, seconds=TURN_SECONDS) if trees else []
 
-    def _plant(self, depth: int, wanted: Sequence[Wanted]) -> list[tuple[Wanted, Tree]]:
+    def plant(self, depth: int, wanted: Sequence[Wanted]) -> list[tuple[Wanted, Tree]]:
         """Trees of these, over the ranges as they are now."""
-        ranges = self._frozen()
+        ranges = self.frozen()
         trees: list[tuple[Wanted, Tree]] = []
         for want in wanted:
             if self.deadline.passed:  # a tree takes time to plant, and there may be hundreds
                 return []
-            tree = self._planted(ranges, want, depth)
+            tree = self.planted(ranges, want, depth)
             if tree is not None:
                 trees.append((want, tree))
         return trees
 
-    def _turn(
+    def turn(
         self,
         trees: list[tuple[Wanted, Tree]],
         nodes: int,
@@ -331,7 +304,7 @@ class Programs:
         A tree that leads nowhere is planted again with all layers. A ``wide`` turn takes many nodes of a tree
         at once, on the cascade's device, and has jobs left over work on the same tree.
         """
-        self._phase = f"{'wide ' if wide else ''}turn of {nodes}"
+        self.phase = f"{'wide ' if wide else ''}turn of {nodes}"
         share = min(seconds, self._share(len(trees)) if len(trees) > self.jobs else math.inf)
         device, helpers = self.cascade.region.lo.device, max(1, self.jobs // len(trees))
 
@@ -343,23 +316,23 @@ class Programs:
                 _grown(tree, nodes, deadline)
             else:
                 _spread(tree, nodes, deadline, device, helpers)
-                if len(trees) > _KEPT:
+                if len(trees) > KEPT:
                     tree.rest()
-            _written(tree)
+            written(tree)
             return tree
 
-        spread(grow, trees, self.jobs, self.deadline, lambda _, tree: self._keep(tree))
-        self._search([tree for wanted, tree in trees if self._open(wanted)])
+        spread(grow, trees, self.jobs, self.deadline, lambda _, tree: self.keep(tree))
+        self._search([tree for wanted, tree in trees if self.is_open(wanted)])
         left: list[tuple[Wanted, Tree | None]] = []
-        ranges = self._frozen()
+        ranges = self.frozen()
         for wanted, tree in trees:
-            if self._open(wanted):
+            if self.is_open(wanted):
                 if wide and (tree.dead or -tree.weakest < _COARSE * tree.model.made_of):
                     self._stuck.add(wanted)
                 if not tree.dead:
                     left.append((wanted, tree))
                 elif tree.depth < len(self.cascade.network.relus) and not self.deadline.passed:
-                    left.append((wanted, self._planted(ranges, wanted, _ALL)))
+                    left.append((wanted, self.planted(ranges, wanted, _ALL)))
                 elif tree.tied:
                     self._tied.add(wanted)
         return [(wanted, tree) for wanted, tree in left if tree is not None]
@@ -372,11 +345,12 @@ def _spread(tree: Tree, nodes: int, deadline: Deadline, device: torch.device, jo
         tree.dead = True
 
 
-def _small(tree: Tree) -> bool:
+def is_small(tree: Tree) -> bool:
+    """Whether its program is solved in no time."""
     return len(tree.model.program.lo) <= _FEW
 
 
-def _written(tree: Tree) -> None:
+def written(tree: Tree) -> None:
     """Have what a tree has become written down, where there is a journal."""
     if tree.watch is not None:
         tree.watch(tree, True)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from relutrim.prove.hull.layers import Layer, free_columns, layers_of, without
 from relutrim.prove.hull.model import Model
+from relutrim.prove.hull.program import Index
 
 _LEAST = 1e-3
 """Inputs that together make out a smaller share of a neuron's range have no share of their own."""
@@ -73,7 +74,7 @@ class Level:
 
     def __init__(self, layer: Layer, ends: tuple[np.ndarray, np.ndarray], like: Tensor) -> None:
         self.layer = layer
-        self.places = layer.heaviest(_LEAST, _SPARE)
+        self.places = heaviest(layer)
 
         def tensor(values: np.ndarray) -> Tensor:
             return torch.as_tensor(values, dtype=like.dtype, device=like.device)
@@ -111,6 +112,11 @@ class Level:
         mix = torch.stack([self.hi, -self.lo, torch.zeros_like(lean), (self.hi - self.lo) / 2]).clamp(min=0)
         mix = torch.where(self.both, mix / mix.sum(0).clamp(min=1e-30), 0.25)
         return Multipliers(lean, mix, torch.zeros_like(lean), torch.full_like(self.terms, 0.5))
+
+
+def heaviest(layer: Layer) -> Index:
+    """The places of the inputs that have shares of their own, ``[neurons, k]``."""
+    return layer.heaviest(_LEAST, _SPARE)
 
 
 class Use(NamedTuple):

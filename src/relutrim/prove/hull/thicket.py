@@ -85,10 +85,8 @@ class Thicket:
         self._numbers = [number for level in self._dual.levels for number in level.layer.numbers]
         self._origins: list[Origin | None] = [None] * len(self.open)
         self._experience = Experience(len(self._numbers))
+        self.width = width_of(self._dual)
         kind, number = self.device.type, torch.finfo(self._dual.dtype).bits // 8
-        size = max(1, number * sum(level.places.size for level in self._dual.levels))
-        width = min(max(_BYTES.get(kind, 8e6) // size, 16), _NODES)
-        self.width = int(max(1, min(width, max(_BYTES.get(kind, 8e6), _MOST_BYTES) // size)))
         node = number * sum(part.numel() for own in self._root for part in own.parts)
         self._held = max(_BATCHES * self.width, int(_HELD.get(kind, 4e8) // node))
 
@@ -117,7 +115,7 @@ class Thicket:
         begun = 0
 
         def work(chunk: slice) -> _Worked:
-            with _one_thread():
+            with one_thread():
                 return self._work(states[chunk], [own[chunk] for own in stack], paces[chunk], deadline)
 
         def done(chunk: slice, worked: _Worked) -> None:
@@ -221,7 +219,7 @@ class Thicket:
         """
         marks = self._marks([{}])
         first = [level.middling() for level in self._dual.levels]
-        with _one_thread():
+        with one_thread():
             pace = self._dual.cost.new_ones(1)
             steps = _ROOT_STEPS[len(self.model.neurons) > _SMALL]
             found = climb(self._dual, first, marks, pace, steps, self._ample, deadline)
@@ -268,8 +266,17 @@ class _Worked:
     whole: bool
 
 
+def width_of(dual: Dual) -> int:
+    """So many nodes are a batch."""
+    most = _BYTES.get(dual.device.type, 8e6)
+    number = torch.finfo(dual.dtype).bits // 8
+    size = max(1, number * sum(level.places.size for level in dual.levels))
+    width = min(max(most // size, 16), _NODES)
+    return int(max(1, min(width, max(most, _MOST_BYTES) // size)))
+
+
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """The products are small: threads would wait for one another most of the time.
 
     A thread that is new takes the number that was set last, by whatever thread: only the first of several at
@@ -290,7 +297,7 @@ def _one_thread() -> Iterator[None]:
 
 @dataclass(eq=False)
 class _Threads:
-    """How many blocks are in :func:`_one_thread`, and how many threads torch had before the first."""
+    """How many blocks are in :func:`one_thread`, and how many threads torch had before the first."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     inside: int = 0

@@ -20,6 +20,7 @@ from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.growth import INPUTS, Growth
 from relutrim.prove.hull.layers import too_large
 from relutrim.prove.hull.model import TIE, Goal, Model
+from relutrim.prove.hull.packed import Packed
 from relutrim.prove.hull.proof import Leaf, Proof, covers, evaluate, fits
 from relutrim.prove.hull.thicket import Thicket
 
@@ -132,6 +133,16 @@ class Tree:
                 self._conclude()
             if self.watch is not None:
                 self.watch(self, False)
+
+    def begin(self, packed: Packed, bound: float) -> None:
+        """Know what these multipliers prove without any split, of a tree that has not grown yet."""
+        self.nodes += 1
+        if math.isnan(bound):
+            return
+        leaf = Leaf({}, bound, packed=packed)
+        self.lower, self.proof = bound, Proof.of(self.model, [leaf])
+        if bound >= 0:
+            self._open, self._leaves = [], [leaf]
 
     def rest(self) -> None:
         """Let go of what takes much memory and can be made again."""
