@@ -58,8 +58,9 @@ def _infeasibility(lo: Array, hi: Array, rows: Array, lower: Array, upper: Array
     """Multipliers of the rows that an LP solver takes for a proof of infeasibility, if it finds any."""
     import highspy
 
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
+    from relutrim.highs import quiet_solver, run
+
+    solver = quiet_solver()
     solver.setOptionValue("time_limit", 10.0)
     solver.setOptionValue("presolve", "off")
     solver.setOptionValue("solver", "simplex")
@@ -74,7 +75,7 @@ def _infeasibility(lo: Array, hi: Array, rows: Array, lower: Array, upper: Array
     model.a_matrix_.index_ = np.concatenate(columns)
     model.a_matrix_.value_ = np.concatenate([row[c] for row, c in zip(rows, columns, strict=True)])
     solver.passModel(model)
-    solver.run()
+    run(solver)
     if solver.getModelStatus() != highspy.HighsModelStatus.kInfeasible:
         return None
     _, found, ray = solver.getDualRay()

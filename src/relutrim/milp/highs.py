@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 import highspy
 import numpy as np
 
+from relutrim.highs import quiet_solver
+from relutrim.highs import run as run_solver
 from relutrim.milp.model import Index, Milp
 from relutrim.milp.solver import Outcome, Status, Watcher
 from relutrim.network.operators import Array
@@ -154,7 +156,7 @@ class _Run:
         for way in ("simplex", "ipm") if lp.getBasis().valid else ("ipm",):
             lp.setOptionValue("solver", way)
             lp.setOptionValue("time_limit", min(1e9, lp.getRunTime() + max(0.0, self.deadline.left)))
-            lp.run()
+            run_solver(lp)
             if lp.getModelStatus() != highspy.HighsModelStatus.kIterationLimit:
                 break
         if lp.getModelStatus() != highspy.HighsModelStatus.kOptimal:
@@ -178,7 +180,7 @@ class _Run:
         highs.startCallback(_SHOW)
         highs.startCallback(_ASK)
         highs.setOptionValue("time_limit", min(1e9, max(0.0, self.deadline.left)))
-        code = highs.run()
+        code = run_solver(highs)
         if self.error is not None:
             raise self.error
         status, info = highs.getModelStatus(), highs.getInfo()
@@ -218,9 +220,7 @@ class _Run:
 
     def _solver(self, *, whole: bool) -> highspy.Highs:
         """HiGHS minimises: it drops given solutions when it maximises."""
-        model, highs = self.model, highspy.Highs()
-        highs.setOptionValue("output_flag", False)
-        highs.setOptionValue("threads", 1)
+        model, highs = self.model, quiet_solver()
         highs.setOptionValue("random_seed", self.seed % 2**31)
         if not whole:
             highs.setOptionValue("simplex_iteration_limit", _ITERATIONS)

@@ -71,7 +71,8 @@ class Early:
         for start in range(0, len(ends), _SWEPT):
             if stage.deadline.passed:
                 return
-            planted = [stage.planted(ranges, end, _SWEEP_DEPTH) for end in ends[start : start + _SWEPT]]
+            # With nothing dropped from their rows, the programs have as much in common as they can.
+            planted = [stage.planted(ranges, end, _SWEEP_DEPTH, 0.0) for end in ends[start : start + _SWEPT]]
             trees = [tree for tree in planted if tree is not None and not is_small(tree)]
             with suppress(RuntimeError, MemoryError):  # a device without memory, say, decides nothing
                 sweep(trees, device, stage.deadline, stage.jobs)

@@ -31,6 +31,7 @@ from relutrim.bounds.values import Interval
 from relutrim.network.graph import Node
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.layers import too_large
+from relutrim.prove.hull.model import Goal
 from relutrim.prove.hull.tree import Tree
 from relutrim.prove.parallel import spread
 
@@ -174,13 +175,18 @@ class Programs:
             written(tree)
         return tree
 
-    def planted(self, backward: Backward, wanted: Wanted, depth: int) -> Tree | None:
-        """A tree over these ranges, as far as a journal has it; None where there can be none."""
+    def planted(
+        self, backward: Backward, wanted: Wanted, depth: int, droppable: float | None = None
+    ) -> Tree | None:
+        """A tree over these ranges, as far as a journal has it; None where there can be none. Without
+        ``droppable`` its program is as precise as what is missing to a proof asks for.
+        """
         goal = (self.cascade.network[wanted.relu].inputs[0], wanted.neuron, wanted.sign, depth)
         journal = self.cascade.journal
         tree = None if journal is None else journal.tree(backward, goal)
         try:
-            tree = tree or Tree(backward, *goal)
+            own = None if droppable is None else Goal(*goal, droppable)
+            tree = tree or Tree(backward, *goal, goal=own)
         except RuntimeError:  # a solver that breaks decides nothing
             return None
         if journal is not None and tree.watch is None:

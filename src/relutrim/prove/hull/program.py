@@ -10,6 +10,7 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
+from relutrim.highs import quiet_solver, run
 from relutrim.network.operators import Array
 from relutrim.rounding import ETA, gamma
 
@@ -51,7 +52,7 @@ class Program:
         self.ray: Array | None = None
         self.late = False
         """Whether the last solve was cut short by its limit of time: that says nothing about the program."""
-        self._solver = _quiet_solver()
+        self._solver = _solver()
         model = highspy.HighsLp()
         model.num_col_, model.num_row_ = len(lo), 0
         model.col_cost_, model.col_lower_, model.col_upper_ = cost, lo, hi
@@ -164,7 +165,7 @@ class Program:
         for way in ways:
             self._solver.setOptionValue("solver", way)
             self._solver.setOptionValue("time_limit", until)
-            self._solver.run()
+            run(self._solver)
             status = self._solver.getModelStatus()
             if status in _CLEAR and not (way == "ipm" and status == highspy.HighsModelStatus.kInfeasible):
                 break  # what the interior finds empty it has no ray for
@@ -232,10 +233,8 @@ def _products(rows: Sequence[Row], duals: Array) -> tuple[Index, Array, Index]:
     )
 
 
-def _quiet_solver() -> highspy.Highs:
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
+def _solver() -> highspy.Highs:
+    solver = quiet_solver()
     solver.setOptionValue("simplex_dual_edge_weight_strategy", 1)  # Devex: steepest edge can stall here
     solver.setOptionValue("simplex_iteration_limit", _ITERATIONS)
     return solver

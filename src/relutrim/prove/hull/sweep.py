@@ -1,9 +1,9 @@
 """The bounds of many roots at once: what the ends of a whole layer's ranges take.
 
-Programs of one layer's neurons are all but the same except for the goal. So multipliers for all of them are
-found together on the largest of these programs, with a goal for each node of a batch, and then carried over
-to each neuron's own program, where the bound that they prove is evaluated with rounding. Nothing rests on how
-much the programs have in common.
+Programs of one layer's neurons are often all but the same except for the goal. So multipliers for all of them
+are found together on the largest of these programs, with a goal for each node of a batch, and then carried
+over to each neuron's own program, where the bound that they prove is evaluated with rounding. Those with
+anything that the largest has not are left to the next round. Nothing rests on what programs have in common.
 """
 
 from __future__ import annotations
@@ -37,13 +37,27 @@ def sweep(trees: Sequence[Tree], device: torch.device, deadline: Deadline, jobs:
     base = max((tree.model for tree in fresh), key=lambda model: len(model.neurons), default=None)
     if base is None or not base.both or too_large(base):
         return
+    every = [(tree, _columns(tree.model, base)) for tree in fresh]
+    alike = [(tree, columns) for tree, columns in every if _contained(tree.model, columns)]
+    _sweep(base, alike, device, deadline, jobs)
+    done = {id(tree) for tree, _ in alike}
+    sweep([tree for tree in fresh if id(tree) not in done], device, deadline, jobs)
+
+
+def _sweep(
+    base: Model,
+    trees: Sequence[tuple[Tree, Index]],
+    device: torch.device,
+    deadline: Deadline,
+    jobs: int,
+) -> None:
+    """On one program; each tree comes with where its columns are there."""
     dual = Dual(base, device, torch.float32)
-    carried = [_columns(tree.model, base) for tree in fresh]
     places = tuple(level.places for level in dual.levels)
     width = width_of(dual)
 
     def work(chunk: slice) -> list[tuple[Packed, float]]:
-        own = list(zip(fresh[chunk], carried[chunk], strict=True))
+        own = trees[chunk]
         costs = np.stack([_cost(tree.model, base, columns) for tree, columns in own], axis=1)
         offsets = np.array([tree.model.program.offset for tree, _ in own])
         like = dual.cost
@@ -63,10 +77,10 @@ def sweep(trees: Sequence[Tree], device: torch.device, deadline: Deadline, jobs:
         return proved
 
     def done(chunk: slice, proved: list[tuple[Packed, float]]) -> None:
-        for tree, (pack, bound) in zip(fresh[chunk], proved, strict=True):
+        for (tree, _), (pack, bound) in zip(trees[chunk], proved, strict=True):
             tree.begin(pack, bound)
 
-    spread(work, [slice(at, at + width) for at in range(0, len(fresh), width)], jobs, deadline, done)
+    spread(work, [slice(at, at + width) for at in range(0, len(trees), width)], jobs, deadline, done)
 
 
 def _columns(model: Model, base: Model) -> Index:
@@ -76,6 +90,11 @@ def _columns(model: Model, base: Model) -> Index:
         if name in base.columns:
             found[own[own >= 0]] = base.columns[name][own >= 0]
     return found
+
+
+def _contained(model: Model, columns: Index) -> bool:
+    """Whether all columns of a program are in the other one, those of states and the like left aside."""
+    return all(bool((columns[own[own >= 0]] >= 0).all()) for own in model.columns.values())
 
 
 def _cost(model: Model, base: Model, columns: Index) -> Array:

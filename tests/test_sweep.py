@@ -1,0 +1,177 @@
+"""The ends of many ranges at once: bounds that hold and proofs that say the same, whatever programs share."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import relutrim
+import strategies
+from relutrim.domain import Box
+from relutrim.network import Linear, Network, Node, Output, Port, Relu
+from relutrim.prove import early
+from relutrim.prove.cascade import Cascade
+from relutrim.prove.deadline import Deadline
+from relutrim.prove.early import Early
+from relutrim.prove.hull import sweep as module
+from relutrim.prove.hull.packed import fits
+from relutrim.prove.hull.sweep import sweep
+from relutrim.prove.hull.tree import Tree
+from relutrim.prove.programs import Programs
+from relutrim.prove.recheck import recheck
+from relutrim.prove.verdict import Verdict
+from test_hull import bounded, open_ends, slow, true_bound
+
+CPU = torch.device("cpu")
+
+
+def deep(seed: int = 0, sparse: float = 0.0, sizes: tuple[int, ...] = (12, 24, 24, 24, 24)) -> Network:
+    """Most neurons of the later layers are off, which linear bounds do not see."""
+    rng = np.random.default_rng(seed)
+    nodes: list[Node] = []
+    before = "x"
+    for k, (a, b) in enumerate(pairwise(sizes)):
+        weight = rng.normal(size=(b, a)) / math.sqrt(a * (1 - sparse)) * (rng.random((b, a)) >= sparse)
+        linear = Linear(weight, rng.normal(size=b) / 4 - (0.3 if k else 0))
+        nodes += [Node(f"linear{k}", linear, (before,)), Node(f"relu{k}", Relu(), (f"linear{k}",))]
+        before = f"relu{k}"
+    return Network(Port("x", (sizes[0],)), tuple(nodes), (Output("y", before),))
+
+
+def loose_trees(network: Network, layer: int, depth: int = 2) -> tuple[Cascade, list[Tree]]:
+    cascade = Cascade(Box(0, 1).fit(network), Deadline())
+    cascade.bound(search=False)
+    target = f"linear{layer}"
+    neurons = cascade.loose(target).nonzero()[:, 0].tolist()
+    return cascade, [Tree(cascade.backward, target, n, s, depth) for n in neurons for s in (1.0, -1.0)]
+
+
+@slow
+@given(strategies.problems(max_layers=3), st.sampled_from([1, 2, 99]))
+def test_bounds_never_exceed_the_exact_minimum(problem, depth):
+    cascade = bounded(problem)
+    ends = open_ends(cascade, problem[1].polytope)
+    for relu in cascade.network.relus:
+        own = [(neuron, sign, least) for other, neuron, sign, least in ends if other.name == relu.name]
+        trees = [Tree(cascade.backward, relu.inputs[0], neuron, sign, depth) for neuron, sign, _ in own]
+        sweep(trees, CPU, Deadline(5))
+        for tree, (_, _, least) in zip(trees, own, strict=True):
+            assert true_bound(tree.lower, least)
+            if tree.proof is not None:
+                assert tree.proof.check(cascade.backward) == tree.lower
+
+
+@pytest.mark.parametrize("sparse", [0.0, 0.3])
+def test_ranges_get_smaller_and_proofs_prove_them_again(sparse):
+    cascade, trees = loose_trees(deep(sparse=sparse), 2)
+    known = cascade.values["linear2"]
+    assert len(trees) > 20
+    sweep(trees, CPU, Deadline())
+    better = 0
+    for tree in trees:
+        before = float((known.lo if tree.sign > 0 else -known.hi).flatten()[tree.neuron])
+        better += tree.lower > before
+        assert tree.proof.check(cascade.backward) == tree.lower
+    assert better > 0.5 * len(trees)
+
+
+def test_programs_with_little_in_common_lose_little():
+    """Multipliers that were found on another program do nearly as well as those found on its own."""
+    _, trees = loose_trees(deep(sparse=0.7), 2)
+    layers = {tuple(len(layer.numbers) for layer in module.layers_of(tree.model)) for tree in trees}
+    assert len(layers) > 1
+    sweep(trees, CPU, Deadline())
+    for tree in trees[::5]:
+        alone = Tree(tree.backward, tree.target, tree.neuron, tree.sign, tree.depth)
+        sweep([alone], CPU, Deadline())
+        assert tree.lower > alone.lower - 0.05
+
+
+def test_what_is_carried_over_fits_and_shares_its_places_where_it_can():
+    _, trees = loose_trees(deep(), 2)
+    sweep(trees, CPU, Deadline())
+    packs = [tree.proof.leaves[0].packed for tree in trees]
+    assert all(fits(tree.model, [pack]) for tree, pack in zip(trees, packs, strict=True))
+    assert len({id(pack.places) for pack in packs}) < len(packs) / 4
+
+
+def test_the_number_of_jobs_and_the_other_trees_do_not_matter():
+    bounds = []
+    for jobs in (1, 3):
+        _, trees = loose_trees(deep(), 3)
+        sweep(trees, CPU, Deadline(), jobs)
+        bounds.append([tree.lower for tree in trees])
+    assert bounds[0] == bounds[1]
+
+
+def test_a_tree_whose_root_is_enough_is_closed():
+    network = deep()
+    pushed = Linear(np.eye(24)[:2], np.array([-20.0, 20.0]))
+    nodes = (*network.nodes, Node("linear4", pushed, ("relu3",)), Node("relu4", Relu(), ("linear4",)))
+    cascade = Cascade(Box(0, 1).fit(Network(network.input, nodes, (Output("y", "relu4"),))), Deadline())
+    trees = [Tree(cascade.backward, "linear4", n, s, 2) for n, s in ((0, -1.0), (0, 1.0), (1, 1.0))]
+    sweep(trees, CPU, Deadline())
+    assert [tree.closed for tree in trees] == [True, False, True]
+    assert all(tree.proof.check(cascade.backward) == tree.lower for tree in trees)
+
+
+def test_without_time_or_trees_nothing_happens():
+    _, trees = loose_trees(deep(), 2)
+    sweep([], CPU, Deadline())
+    sweep(trees, CPU, Deadline(0.0))
+    assert all(math.isnan(tree.lower) and not tree.closed for tree in trees)
+
+
+def test_where_few_neurons_are_open_no_layer_is_swept(monkeypatch):
+    swept = []
+    monkeypatch.setattr(early, "sweep", lambda trees, *rest: swept.append(len(trees)))
+    monkeypatch.setattr(early, "is_small", lambda tree: False)
+    cascade, _ = loose_trees(deep(), 2)
+    stage = Programs(cascade, Deadline())
+    relu = cascade.network.relus[2]
+    loose, wanted = int(cascade.loose("linear2").sum()), stage.wanted()
+    behind = sum(want.relu in ("relu2", "relu3") for want in wanted)
+    monkeypatch.setattr(early, "_MANY", (behind + 1) / loose)
+    Early(stage).sweep(relu)
+    assert not swept
+    monkeypatch.setattr(early, "_MANY", behind / loose)
+    Early(stage).sweep(relu)
+    assert sum(swept) >= loose
+
+
+def test_verdicts_of_a_network_that_is_swept_are_true_and_proved_again(monkeypatch):
+    monkeypatch.setattr("relutrim.prove.programs._FEW", 0)
+    swept = []
+    before = early.sweep
+    monkeypatch.setattr(early, "sweep", lambda trees, *rest: swept.append(before(trees, *rest)))
+    monkeypatch.setattr(early, "_MANY", 0.05)
+    network = deep(1)
+    found = relutrim.analyze(network, Box(0, 1), time_limit=60)
+    assert swept
+    assert not recheck(found).lost
+    values = network.run(torch.rand(4096, 12, dtype=torch.float64))
+    for layer in found.layers:
+        pre = values[network[layer.name].inputs[0]].numpy()
+        assert (pre[:, layer.verdict == Verdict.INACTIVE] <= 0).all()
+        assert (pre[:, layer.verdict == Verdict.ACTIVE] >= 0).all()
+
+
+def test_a_device_without_memory_leaves_the_ranges_as_they_are(monkeypatch):
+    def broken(*given):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(early, "sweep", broken)
+    monkeypatch.setattr(early, "is_small", lambda tree: False)
+    monkeypatch.setattr(early, "_MANY", 0.0)
+    cascade, _ = loose_trees(deep(), 2)
+    before = cascade.values["linear2"]
+    Early(Programs(cascade, Deadline())).sweep(cascade.network.relus[2])
+    after = cascade.values["linear2"]
+    assert bool((after.lo >= before.lo).all())
+    assert not cascade.proofs
