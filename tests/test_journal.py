@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import random
 import signal
@@ -28,7 +29,7 @@ from relutrim.journal.identity import content_digest
 from relutrim.journal.journal import Journal
 from relutrim.journal.records import packed, unpacked
 from relutrim.network import Linear, Network, Node, Output, Port, Relu
-from relutrim.prove import splitting
+from relutrim.prove import early, splitting
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.program import Program
@@ -146,6 +147,30 @@ def test_wide_trees_and_restarts_go_on_too(branching, finished, tmp_path, monkey
     for end in [one.end for one in frames(data)][::4]:
         found = analyse(branching, begun(tmp_path / str(end), data[:end]))
         assert verdicts(found) == verdicts(whole)
+
+
+def test_what_was_swept_is_not_swept_again(branching, finished, tmp_path, monkeypatch):
+    monkeypatch.setattr("relutrim.prove.programs._FEW", 0)
+    monkeypatch.setattr("relutrim.prove.early._MANY", 0.0)
+    swept = []
+    before = early.sweep
+
+    def counted(trees, *rest):
+        swept.append(sum(math.isnan(tree.lower) for tree in trees))
+        before(trees, *rest)
+
+    monkeypatch.setattr(early, "sweep", counted)
+    folder = tmp_path / "whole"
+    whole = analyse(branching, folder)
+    assert sum(swept) > 0
+    assert verdicts(whole) == verdicts(finished[0])
+    data = content(folder)
+    for end in [one.end for one in frames(data)][::16]:
+        found = analyse(branching, begun(tmp_path / str(end), data[:end]))
+        assert verdicts(found) == verdicts(whole)
+    swept.clear()
+    analyse(branching, begun(tmp_path / "again", data))
+    assert sum(swept) == 0
 
 
 def test_a_run_that_dies_again_and_again_comes_to_its_end(branching, finished, tmp_path):
