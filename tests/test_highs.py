@@ -44,6 +44,18 @@ def test_another_number_of_threads_before_does_not_matter(taken):
     assert solver.getInfo().objective_function_value == 0.5
 
 
+def test_a_solver_that_has_solved_before_goes_on_too(taken):
+    """It is refused as well, but has its last solve's status."""
+    solver = _small(quiet_solver())
+    assert run(solver) == highspy.HighsStatus.kOk
+    highspy.Highs.resetGlobalScheduler(True)
+    other = highspy.Highs()
+    other.setOptionValue("output_flag", False)
+    other.setOptionValue("threads", 2)
+    assert _small(other).run() == highspy.HighsStatus.kOk
+    assert run(solver) == highspy.HighsStatus.kOk
+
+
 def _tent() -> Network:
     """The last neuron is |a| + |b| - |a + b| + 0.01, which linear bounds do not see."""
     signs = np.array([[1.0, 0], [-1, 0], [0, 1], [0, -1], [1, 1], [-1, -1]])

@@ -138,10 +138,10 @@ def test_where_few_neurons_are_open_no_layer_is_swept(monkeypatch):
     loose, wanted = int(cascade.loose("linear2").sum()), stage.wanted()
     behind = sum(want.relu in ("relu2", "relu3") for want in wanted)
     monkeypatch.setattr(early, "_MANY", (behind + 1) / loose)
-    Early(stage).sweep(relu)
+    Early(stage).sweep(relu, Deadline())
     assert not swept
     monkeypatch.setattr(early, "_MANY", behind / loose)
-    Early(stage).sweep(relu)
+    Early(stage).sweep(relu, Deadline())
     assert sum(swept) >= loose
 
 
@@ -171,7 +171,26 @@ def test_a_device_without_memory_leaves_the_ranges_as_they_are(monkeypatch):
     monkeypatch.setattr(early, "_MANY", 0.0)
     cascade, _ = loose_trees(deep(), 2)
     before = cascade.values["linear2"]
-    Early(Programs(cascade, Deadline())).sweep(cascade.network.relus[2])
+    Early(Programs(cascade, Deadline())).sweep(cascade.network.relus[2], Deadline())
     after = cascade.values["linear2"]
     assert bool((after.lo >= before.lo).all())
+    assert not cascade.proofs
+
+
+def test_when_time_is_up_nothing_more_is_planted(monkeypatch):
+    own, planted = Deadline(), []
+    before = Programs.planted
+
+    def counted(self, *given):
+        planted.append(given)
+        if len(planted) == 3:
+            own.call_off()
+        return before(self, *given)
+
+    monkeypatch.setattr(Programs, "planted", counted)
+    monkeypatch.setattr(early, "is_small", lambda tree: False)
+    monkeypatch.setattr(early, "_MANY", 0.0)
+    cascade, _ = loose_trees(deep(), 2)
+    Early(Programs(cascade, Deadline())).sweep(cascade.network.relus[2], own)
+    assert len(planted) == 3
     assert not cascade.proofs

@@ -20,8 +20,7 @@ def quiet_solver() -> highspy.Highs:
 def run(solver: highspy.Highs) -> highspy.HighsStatus:
     """Let it solve, with other workers if it refuses to go on with those that somebody else has left."""
     status: highspy.HighsStatus = solver.run()
-    refused = solver.getModelStatus() == highspy.HighsModelStatus.kNotset
-    if status == highspy.HighsStatus.kError and refused:
+    if status == highspy.HighsStatus.kError:  # the model's status may be that of an earlier solve
         highspy.Highs.resetGlobalScheduler(True)
         status = solver.run()
     return status

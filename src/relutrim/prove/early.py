@@ -46,13 +46,13 @@ class Early:
                 return
             own = deadline.within(deadline.left / (len(relus) - number))
             if number:
-                self.sweep(relu)
+                self.sweep(relu, own)
             wanted = [want for want in stage.wanted() if want.relu == relu.name]
             self.trees(wanted, own)
             if not all(map(stage.is_open, wanted)):
                 stage.cascade.rebound(relu.inputs[0])
 
-    def sweep(self, relu: Node) -> None:
+    def sweep(self, relu: Node, own: Deadline) -> None:
         """The upper ends of a layer's ranges that hold both signs, and the lower ones that are wanted.
 
         A neuron behind it reads what is between 0 and the upper end; the lower end matters little.
@@ -69,13 +69,16 @@ class Early:
         stage.phase = f"sweep {relu.name}"
         ranges, device = stage.frozen(), cascade.region.lo.device
         for start in range(0, len(ends), _SWEPT):
-            if stage.deadline.passed:
-                return
-            # With nothing dropped from their rows, the programs have as much in common as they can.
-            planted = [stage.planted(ranges, end, _SWEEP_DEPTH, 0.0) for end in ends[start : start + _SWEPT]]
-            trees = [tree for tree in planted if tree is not None and not is_small(tree)]
+            trees: list[Tree] = []
+            for end in ends[start : start + _SWEPT]:
+                if own.passed:
+                    break
+                # With nothing dropped from their rows, the programs have as much in common as they can.
+                tree = stage.planted(ranges, end, _SWEEP_DEPTH, 0.0)
+                if tree is not None and not is_small(tree):
+                    trees.append(tree)
             with suppress(RuntimeError, MemoryError):  # a device without memory, say, decides nothing
-                sweep(trees, device, stage.deadline, stage.jobs)
+                sweep(trees, device, own, stage.jobs)
             for tree in trees:
                 written(tree)
                 stage.keep(tree)

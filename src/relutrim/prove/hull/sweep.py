@@ -35,7 +35,7 @@ def sweep(trees: Sequence[Tree], device: torch.device, deadline: Deadline, jobs:
     """Give every tree, of which nothing is known yet, the bound of its root, and the proof of that."""
     fresh = [tree for tree in trees if math.isnan(tree.lower) and np.isfinite(tree.model.made_of)]
     base = max((tree.model for tree in fresh), key=lambda model: len(model.neurons), default=None)
-    if base is None or not base.both or too_large(base):
+    if deadline.passed or base is None or not base.both or too_large(base):
         return
     every = [(tree, _columns(tree.model, base)) for tree in fresh]
     alike = [(tree, columns) for tree, columns in every if _contained(tree.model, columns)]
@@ -140,6 +140,8 @@ def _part(layer: Layer, places: Index, columns: Index, level: Level, part: Part)
 
 def _positions(wanted: Index, among: Index) -> Index:
     """Where each is among others, -1 if it is not."""
+    if not len(among):
+        return np.full(len(wanted), -1)
     order = np.argsort(among)
     at = np.minimum(np.searchsorted(among, wanted, sorter=order), len(among) - 1)
     return np.where(among[order[at]] == wanted, order[at], -1)
