@@ -96,7 +96,8 @@ def test_steps_end_no_worse_than_with_leans_at_their_ends_and_without_pushes(pro
         batch = any_multipliers(dual, 3, np.random.default_rng(seed))
         marks = [torch.zeros(len(level.layer.numbers), 3) for level in dual.levels]
         found = climb(dual, batch, marks, torch.ones(3), 5, math.inf, Deadline(60))
-        assert torch.equal(found.bound, dual.run(found.batch, marks).bound)
+        again = dual.run(found.batch, marks).bound
+        assert torch.equal(found.bound, again.nan_to_num(-math.inf, math.inf, -math.inf))
         for layers in (1, len(dual.levels)):
             ends = [
                 own
@@ -104,7 +105,8 @@ def test_steps_end_no_worse_than_with_leans_at_their_ends_and_without_pushes(pro
                 else replace(own, lean=own.lean.round(), push=0 * own.push)
                 for number, own in enumerate(found.batch)
             ]
-            assert (found.bound >= dual.run(ends, marks).bound - 1e-12 * found.bound.abs()).all()
+            least = dual.run(ends, marks).bound - 1e-12 * found.bound.abs()
+            assert not (found.bound < least).any()  # what overflows is neither
 
 
 def some_states(model: Model, random) -> dict[int, bool]:
