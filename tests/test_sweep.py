@@ -81,12 +81,15 @@ def test_ranges_get_smaller_and_proofs_prove_them_again(sparse):
     assert better > 0.5 * len(trees)
 
 
-def test_programs_with_little_in_common_lose_little():
-    """Multipliers that were found on another program do nearly as well as those found on its own."""
+def test_multipliers_found_on_another_program_do_nearly_as_well(monkeypatch):
+    carried = []
+    before = module._part
+    monkeypatch.setattr(module, "_part", lambda *given: carried.append(1) or before(*given))
     _, trees = loose_trees(deep(sparse=0.7), 2)
     layers = {tuple(len(layer.numbers) for layer in module.layers_of(tree.model)) for tree in trees}
     assert len(layers) > 1
     sweep(trees, CPU, Deadline())
+    assert carried
     for tree in trees[::5]:
         alone = Tree(tree.backward, tree.target, tree.neuron, tree.sign, tree.depth)
         sweep([alone], CPU, Deadline())
@@ -101,10 +104,12 @@ def test_what_is_carried_over_fits_and_shares_its_places_where_it_can():
     assert len({id(pack.places) for pack in packs}) < len(packs) / 4
 
 
-def test_the_number_of_jobs_and_the_other_trees_do_not_matter():
+def test_the_number_of_jobs_does_not_matter(monkeypatch):
+    monkeypatch.setattr(module, "width_of", lambda dual: 4)
     bounds = []
     for jobs in (1, 3):
         _, trees = loose_trees(deep(), 3)
+        assert len(trees) > 8
         sweep(trees, CPU, Deadline(), jobs)
         bounds.append([tree.lower for tree in trees])
     assert bounds[0] == bounds[1]

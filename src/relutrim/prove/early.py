@@ -69,6 +69,8 @@ class Early:
         stage.phase = f"sweep {relu.name}"
         ranges, device = stage.frozen(), cascade.region.lo.device
         for start in range(0, len(ends), _SWEPT):
+            if own.passed:
+                break
             trees: list[Tree] = []
             for end in ends[start : start + _SWEPT]:
                 if own.passed:
@@ -90,7 +92,7 @@ class Early:
         for nodes in _TURNS:
             left = [want for want in wanted if self.stage.is_open(want)]
             for start in range(0, len(left), _TOGETHER):
-                if own.passed or self.stage.deadline.passed:
+                if own.passed:
                     return
                 chunk = left[start : start + _TOGETHER]
                 new = self.stage.plant(TREE_DEPTH, [want for want in chunk if want not in grown])
