@@ -66,7 +66,7 @@ $(VENV)/bin/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(STAMP): $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[runtime]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[runtime,fast]"
 	touch $@
 
 $(STAMP_DEV): $(STAMP)

@@ -30,7 +30,7 @@ from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull import layers as layers_module
 from relutrim.prove.hull import packed as module
 from relutrim.prove.hull import thicket
-from relutrim.prove.hull.ascent import climb
+from relutrim.prove.hull.ascent import Start, climb
 from relutrim.prove.hull.cuts import Neuron
 from relutrim.prove.hull.dual import Dual, Multipliers
 from relutrim.prove.hull.layers import free_columns, layers_of
@@ -223,7 +223,9 @@ def by_cases(model: Model, split: int) -> Proof:
     ]
     marks = [torch.from_numpy(level.layer.marks(cases)) for level in dual.levels]
     batch = any_multipliers(dual, len(cases), np.random.default_rng(0))
-    batch = climb(dual, batch, marks, torch.ones(len(cases)).double(), 100, math.inf, Deadline(20)).batch
+    batch = climb(
+        dual, Start(batch, marks, torch.ones(len(cases)).double()), 100, math.inf, Deadline(20)
+    ).batch
     packs = pack(dual, tuple(level.places for level in dual.levels), batch)
     bounds = packed_bounds(model, cases, packs)
     found = zip(cases, bounds, packs, strict=True)
@@ -388,7 +390,7 @@ def test_nodes_that_wait_take_no_more_memory_than_they_may(monkeypatch):
     tree = planted()
     while tree.nodes < 60 and not tree.closed:
         tree.spread(4, Deadline(20), CPU)
-        assert tree._thicket._stack[0].count <= tree._thicket._held == 4
+        assert tree._thicket._stack.count <= tree._thicket._stack._most == 4
         assert covers([*leaves(tree), *tree._open])
     assert len(tree._open) > 4 or tree.closed
 

@@ -21,7 +21,7 @@ from relutrim.network import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull import thicket as module
-from relutrim.prove.hull.ascent import climb
+from relutrim.prove.hull.ascent import Start, climb
 from relutrim.prove.hull.dual import Dual, Multipliers
 from relutrim.prove.hull.model import Goal, Model
 from relutrim.prove.hull.packed import fits, packed_bounds
@@ -95,7 +95,7 @@ def test_steps_end_no_worse_than_with_leans_at_their_ends_and_without_pushes(pro
         dual = Dual(model, CPU, torch.float64)
         batch = any_multipliers(dual, 3, np.random.default_rng(seed))
         marks = [torch.zeros(len(level.layer.numbers), 3) for level in dual.levels]
-        found = climb(dual, batch, marks, torch.ones(3), 5, math.inf, Deadline(60))
+        found = climb(dual, Start(batch, marks, torch.ones(3)), 5, math.inf, Deadline(60))
         again = dual.run(found.batch, marks).bound
         assert torch.equal(found.bound, again.nan_to_num(-math.inf, math.inf, -math.inf))
         for layers in (1, len(dual.levels)):
@@ -209,11 +209,11 @@ def test_time_that_is_up_leaves_every_case_to_somebody(monkeypatch, calls):
     tree, deadline, seen = planted(), Deadline(1e9), []
     original = module.climb
 
-    def climb(*arguments):
+    def climb(*arguments, **options):
         seen.append(1)
         if len(seen) > calls:
             deadline.call_off()
-        return original(*arguments)
+        return original(*arguments, **options)
 
     monkeypatch.setattr(module, "climb", climb)
     tree.spread(64, deadline, CPU)
@@ -227,11 +227,11 @@ def test_what_breaks_off_leaves_every_case_to_somebody(monkeypatch, calls, error
     tree, seen = planted(), []
     original = module.climb
 
-    def climb(*arguments):
+    def climb(*arguments, **options):
         seen.append(1)
         if len(seen) > calls:
             raise error
-        return original(*arguments)
+        return original(*arguments, **options)
 
     monkeypatch.setattr(module, "climb", climb)
     with pytest.raises(error):
@@ -244,8 +244,8 @@ def test_a_bound_that_is_only_claimed_closes_nothing(monkeypatch):
     """Steps that pretend to have reached any bound: what counts is the bound with rounding."""
     original = module.climb
 
-    def climb(*arguments):
-        found = original(*arguments)
+    def climb(*arguments, **options):
+        found = original(*arguments, **options)
         return found._replace(bound=torch.full_like(found.bound, 1e9))
 
     tree = planted()

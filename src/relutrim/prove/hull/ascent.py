@@ -1,10 +1,5 @@
 """Better multipliers for a batch of nodes, by steps along the subgradient of their bounds.
 
-Leans, mixtures and pushes take Adam's steps (Kingma and Ba, 2015); mixtures are then clipped at 0 and scaled
-to a sum of 1. The subgradient of a share is known up to a positive factor to lie in [-1, 1]: how far its term
-is from where the neuron's state would have it. So shares take plain steps with momentum, which is quicker,
-and as good.
-
 Every node has a pace, the length of its steps: near the best multipliers long steps only lead away, so where
 they have gained little those of the node's children are shorter.
 """
@@ -18,25 +13,32 @@ import torch
 from torch import Tensor
 
 from relutrim.prove.deadline import Deadline
-from relutrim.prove.hull.dual import Dual, Multipliers, Pass
+from relutrim.prove.hull.dual import Dual, Multipliers
 from relutrim.prove.hull.replay import Lane, Replay, on_lane
+from relutrim.prove.hull.way import Rates, Way, way_of
 
-_LENGTHS = (0.04, 0.2, 0.3, 0.8)
-"""The first steps' lengths: lean, mixture, push, share."""
+_RATES = Rates((0.04, 0.2, 0.3, 0.8), 0.88, 0.95)
 _RISE = 8
 """So many steps are shorter, the first one the most: nobody knows yet how much the slopes vary, and
 a parent's multipliers are good ones.
 """
-_AVERAGED = 0.85
-"""What remains of an average with every step."""
+_AVERAGED = 0.6
+"""What remains of an average of the multipliers whenever new ones are added."""
 _END = 0.15
 """The last step's, as a part of the first's."""
-_MOMENTUM, _SQUARES = 0.88, 0.95
 _LITTLE, _MUCH = 0.03, 0.1
 """Gains as a share of what is missing at which steps become shorter, and longer again."""
 _FASTER, _SLOWEST = 1.25, 1 / 64
 _KEEP = 3
 """Every so many steps the best multipliers so far are kept."""
+
+
+class Start(NamedTuple):
+    """Multipliers of a batch of nodes, level by level, the states of neurons, and how fast to go."""
+
+    batch: Sequence[Multipliers]
+    states: Sequence[Tensor]
+    pace: Tensor
 
 
 class Climb(NamedTuple):
@@ -52,17 +54,12 @@ class Climb(NamedTuple):
 
 @torch.no_grad()
 def climb(
-    dual: Dual,
-    batch: Sequence[Multipliers],
-    states: Sequence[Tensor],
-    pace: Tensor,
-    steps: int,
-    enough: float,
-    deadline: Deadline,
+    dual: Dual, start: Start, steps: int, enough: float, deadline: Deadline, *, compiled: bool = False
 ) -> Climb:
     """So many steps, fewer if every bound is enough or time is up."""
     with on_lane(dual.device) as lane:
-        found = _climb(dual, batch, states, pace, steps, enough, deadline, lane)
+        way = way_of(dual, start.batch, start.states, _RATES, compiled=compiled)
+        found = _climb(way, start, steps, enough, deadline, lane)
     if lane is not None:  # whoever works there next may take the memory of what comes from there
         found = Climb(
             found.bound.clone(), [own.clone() for own in found.batch], found.point.clone(), found.pace.clone()
@@ -71,40 +68,33 @@ def climb(
     return found
 
 
-def _climb(
-    dual: Dual,
-    batch: Sequence[Multipliers],
-    states: Sequence[Tensor],
-    pace: Tensor,
-    steps: int,
-    enough: float,
-    deadline: Deadline,
-    lane: Lane | None,
-) -> Climb:
-    way = _Way(dual, states, batch)
+def _climb(way: Way, start: Start, steps: int, enough: float, deadline: Deadline, lane: Lane | None) -> Climb:
     look, move = Replay(way.look, lane), Replay(way.move, lane)
-    best = _Best(dual, states, batch)
+    best, pace = _Best(way), start.pace
     first = best.bound
     average: list[Multipliers] = []
-    total, summed = torch.zeros_like(dual.low), 0
+    total, summed = torch.zeros(()).to(pace), 0
     for number in range(steps):
-        found = way.found = look()
+        found = look()
         last = number == steps - 1 or deadline.passed
-        if number % _KEEP == 0 or last:
+        if number == 0:
+            first = best.bound = found.bound.clone()
+        kept = number % _KEEP == 0 and 3 * number >= steps
+        if kept or last:
             best.offer(found.bound, way.batch)
         if 2 * number >= steps - 1 or number == 0:
             total, summed = total + found.corner, summed + 1
         if last or (number % _KEEP == 0 and best.all_above(enough)):
             break
-        if number == 0:
-            first = found.bound
-        way.measure(pace * _END ** (number / steps) * min(1, (number + 1) / _RISE), number)
+        length = pace * _END ** (number / steps) * min(1, (number + 1) / _RISE)
+        way.measure(length, length * _steady(number + 1))
         move()
         if not average and 2 * number >= steps:
             average = [own.clone() for own in way.batch]
-        for mean, own in zip(average, way.batch, strict=bool(average)):
-            for held, part in zip(mean.parts, own.parts, strict=True):
-                held.lerp_(part, 1 - _AVERAGED)
+        elif kept:
+            for mean, own in zip(average, way.batch, strict=bool(average)):
+                for held, part in zip(mean.parts, own.parts, strict=True):
+                    held.lerp_(part, 1 - _AVERAGED)
     if average and not best.all_above(enough):
         best.try_out(average)
     for layers in (best.batch[-1:], best.batch):
@@ -116,55 +106,18 @@ def _climb(
     return Climb(best.bound, best.batch, total / summed, pace)
 
 
-class _Way:
-    """Multipliers that move: always the same tensors, so that a step can be replayed. ``found`` is what the
-    last look at them found.
-    """
-
-    found: Pass
-
-    def __init__(self, dual: Dual, states: Sequence[Tensor], batch: Sequence[Multipliers]) -> None:
-        self.batch = [own.clone() for own in batch]
-        self._dual, self._states = dual, states
-        self._along = [[torch.zeros_like(part) for part in own.parts] for own in self.batch]
-        self._squares = [[torch.zeros_like(part) for part in own.parts[:3]] for own in self.batch]
-        self._length, self._steady = (dual.cost.new_zeros(states[0].shape[1]) for _ in range(2))
-
-    def look(self) -> Pass:
-        """The bounds where the multipliers are."""
-        return self._dual.run(self.batch, self._states)
-
-    def measure(self, length: Tensor, number: int) -> None:
-        """Say how long the step of this number is, for each node."""
-        self._length.copy_(length)
-        self._steady.copy_(length * ((1 - _SQUARES ** (number + 1)) ** 0.5 / (1 - _MOMENTUM ** (number + 1))))
-
-    def move(self) -> None:
-        """Take a step from where the last look was."""
-        slopes = self._dual.slopes(self.batch, self._states, self.found)
-        for own, speed, square, slope in zip(self.batch, self._along, self._squares, slopes, strict=True):
-            for kind, (part, rise) in enumerate(zip(own.parts, slope.parts, strict=True)):
-                speed[kind].lerp_(rise, 1 - _MOMENTUM)
-                if kind < 3:
-                    square[kind].mul_(_SQUARES).addcmul_(rise, rise, value=1 - _SQUARES)
-                    rise = speed[kind] / square[kind].sqrt().add_(1e-12)
-                    part.addcmul_(rise, self._steady, value=_LENGTHS[kind])
-                else:
-                    part.addcmul_(speed[kind], self._length, value=_LENGTHS[kind])
-            own.lean.clamp_(0, 1)
-            own.push.clamp_(min=0)
-            own.share.clamp_(0, 1)
-            own.mix.clamp_(min=0)
-            own.mix /= own.mix.sum(0).clamp_(min=1e-12)
+def _steady(number: int) -> float:
+    """What makes up for averages of so few numbers."""
+    return float((1 - _RATES.squares**number) ** 0.5 / (1 - _RATES.momentum**number))
 
 
 class _Best:
     """The best bounds so far, node by node, and their multipliers."""
 
-    def __init__(self, dual: Dual, states: Sequence[Tensor], batch: Sequence[Multipliers]) -> None:
-        self._dual, self._states = dual, states
-        self.batch = [own.clone() for own in batch]
-        self.bound = dual.cost.new_full((states[0].shape[1],), -torch.inf)
+    def __init__(self, way: Way) -> None:
+        self._way = way
+        self.batch = [own.clone() for own in way.batch]
+        self.bound = torch.full_like(self.batch[0].lean[0], -torch.inf)
 
     def offer(self, bound: Tensor, batch: Sequence[Multipliers]) -> None:
         """Keep these where they are better."""
@@ -176,7 +129,7 @@ class _Best:
 
     def try_out(self, batch: Sequence[Multipliers]) -> None:
         """Keep these where they turn out to be better."""
-        self.offer(self._dual.run(batch, self._states).bound, batch)
+        self.offer(self._way.bound_of(batch), batch)
 
     def all_above(self, enough: float) -> bool:
         """Whether no node needs more."""

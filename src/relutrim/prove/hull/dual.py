@@ -61,10 +61,12 @@ class Multipliers:
         """A copy, node by node together."""
         return Multipliers(*(part.clone(memory_format=torch.contiguous_format) for part in self.parts))
 
-    def behind(self, other: Multipliers) -> Multipliers:
-        """Other nodes, and then these."""
-        pairs = zip(other.parts, self.parts, strict=True)
-        return Multipliers(*(torch.cat(pair, -1) for pair in pairs))
+    @classmethod
+    def joined(cls, blocks: Sequence[Multipliers]) -> Multipliers:
+        """Those of all nodes, one block behind the other."""
+        if len(blocks) == 1:
+            return blocks[0]
+        return cls(*(torch.cat(parts, -1) for parts in zip(*(own.parts for own in blocks), strict=True)))
 
 
 class Level:

@@ -16,7 +16,7 @@ import torch
 
 from relutrim.network.operators import Array
 from relutrim.prove.deadline import Deadline
-from relutrim.prove.hull.ascent import climb
+from relutrim.prove.hull.ascent import Start, climb
 from relutrim.prove.hull.dual import Dual, Level, heaviest
 from relutrim.prove.hull.layers import Layer, layers_of, too_large
 from relutrim.prove.hull.model import Model
@@ -67,7 +67,8 @@ def _sweep(
             torch.zeros(len(level.bias), len(own), dtype=torch.int8, device=device) for level in dual.levels
         ]
         with one_thread():
-            found = climb(aimed, first, free, like.new_ones(len(own)), _STEPS, math.inf, deadline)
+            start = Start(first, free, like.new_ones(len(own)))
+            found = climb(aimed, start, _STEPS, math.inf, deadline, compiled=True)
             packs = packed(dual, places, found.batch)
         proved = []
         for (tree, columns), pack in zip(own, packs, strict=True):

@@ -17,13 +17,14 @@ from torch import Tensor
 
 from relutrim.network.operators import Array
 from relutrim.prove.deadline import Deadline
-from relutrim.prove.hull.ascent import climb
+from relutrim.prove.hull.ascent import Start, climb
 from relutrim.prove.hull.branching import Experience, Origin
 from relutrim.prove.hull.dual import Dual, Multipliers
 from relutrim.prove.hull.model import TIE, Model
 from relutrim.prove.hull.packed import packed_bounds
 from relutrim.prove.hull.packing import packed
 from relutrim.prove.hull.proof import Leaf
+from relutrim.prove.hull.stack import Stack, Waiting
 from relutrim.prove.parallel import spread
 
 _STEPS = 30
@@ -44,6 +45,10 @@ _MOST_BYTES = 1e8
 """What they may take at most, if that leaves a batch with next to no nodes."""
 _HELD = {"cpu": 4e8, "cuda": 4e9}
 """What the multipliers of nodes that wait may take; those that wait longest begin with the root's again."""
+_COMPILED = (4_000, 10**7)
+"""Shares of a node, or of all nodes so far, that make it worth while to compile the steps: half a second
+where that was done before, else five.
+"""
 _NODES = 1024
 _POINTS = 32
 """Nodes of a batch whose points are kept."""
@@ -75,48 +80,48 @@ class Thicket:
         for dtype, share in ((torch.float32, 1e-6), (torch.float64, TIE)):
             self._dual, self._enough = Dual(self.model, self.device, dtype), share * made_of
             self._ample = max(self._enough, _AMPLE * made_of)
+            self._shares = sum(level.places.size for level in self._dual.levels)
             bound, first = self._first(deadline)
             if -bound > _FINE * made_of:
                 break
         self._places = tuple(level.places for level in self._dual.levels)
-        self._root = first
-        self._stack = [own[:0] for own in self._root]
-        self._paces = self._dual.cost.new_ones(0)
         self._numbers = [number for level in self._dual.levels for number in level.layer.numbers]
         self._origins: list[Origin | None] = [None] * len(self.open)
         self._experience = Experience(len(self._numbers))
         self.width = width_of(self._dual)
         kind, number = self.device.type, torch.finfo(self._dual.dtype).bits // 8
-        node = number * sum(part.numel() for own in self._root for part in own.parts)
-        self._held = max(_BATCHES * self.width, int(_HELD.get(kind, 4e8) // node))
+        node = number * sum(part.numel() for own in first for part in own.parts)
+        held = max(_BATCHES * self.width, int(_HELD.get(kind, 4e8) // node))
+        self._stack = Stack(Waiting(first, self._dual.cost.new_ones(1)), held)
 
     @property
     def weakest(self) -> float:
         """About what the goal is at least, over all open nodes: the smallest bound of their parents."""
         return min((origin.bound for origin in self._origins if origin is not None), default=-np.inf)
 
+    @property
+    def _compiled(self) -> bool:
+        return self._shares > _COMPILED[0] or self.nodes * self._shares > _COMPILED[1]
+
     def step(self, most: int, deadline: Deadline, jobs: int = 1) -> list[Leaf]:
         """Work on up to so many nodes, in batches, of which several can run at once; the leaves that are
         closed. Nodes that time does not reach, or that an error interrupts, wait on.
         """
-        before = (self.open, self._origins, self._stack, self._paces, self.nodes, self.stuck)
+        before = (self.open, self._origins, self._stack.copy(), self.nodes, self.stuck)
         self.points = np.zeros((0, len(self.model.ends[0])))
         count = min(most, _BATCHES * self.width, len(self.open))
         states, self.open = self.open[-count:], self.open[:-count]
         origins, self._origins = self._origins[-count:], self._origins[:-count]
-        new = max(0, count - self._stack[0].count)
-        pairs = zip(self._stack, self._root, strict=True)
-        stack = [own[-count:].behind(root.repeated(new)) for own, root in pairs]
-        self._stack = [own[:-count] for own in self._stack]
-        paces = torch.cat([self._paces.new_ones(new), self._paces[-count:]])
-        self._paces = self._paces[:-count]
+        waiting = self._stack.take(count)
         chunks = [slice(at, at + self.width) for at in range(0, count, self.width)]
         closed: list[Leaf] = []
         begun = 0
 
+        compiled = self._compiled
+
         def work(chunk: slice) -> _Worked:
             with one_thread():
-                return self._work(states[chunk], [own[chunk] for own in stack], paces[chunk], deadline)
+                return self._work(states[chunk], waiting[chunk], deadline, compiled=compiled)
 
         def done(chunk: slice, worked: _Worked) -> None:
             nonlocal begun
@@ -129,24 +134,25 @@ class Thicket:
                     self._split(worked)
                 else:
                     left = [origins[chunk][i] for i in worked.left]
-                    self._put(worked.states, left, worked.batch, worked.paces)
+                    self._put(worked.states, left, worked.waiting)
             if worked.whole:
                 self.nodes += len(states[chunk])
 
         try:
             spread(work, chunks, jobs, deadline, done)
         except BaseException:
-            self.open, self._origins, self._stack, self._paces, self.nodes, self.stuck = before
+            self.open, self._origins, self._stack, self.nodes, self.stuck = before
             raise
         for chunk in chunks[begun:]:
-            self._put(states[chunk], origins[chunk], [own[chunk] for own in stack], paces[chunk])
+            self._put(states[chunk], origins[chunk], waiting[chunk])
         return closed
 
     def _work(
-        self, states: list[dict[int, bool]], batch: Sequence[Multipliers], paces: Tensor, deadline: Deadline
+        self, states: list[dict[int, bool]], waiting: Waiting, deadline: Deadline, *, compiled: bool
     ) -> _Worked:
         marks = self._marks(states)
-        found = climb(self._dual, batch, marks, paces, _STEPS, self._ample, deadline)
+        start = Start(waiting.batch, marks, waiting.paces)
+        found = climb(self._dual, start, _STEPS, self._ample, deadline, compiled=compiled)
         leaves = self._leaves(found.batch, states, found.bound > self._enough)
         closed = [leaf for leaf in leaves if leaf is not None]
         left = [i for i, leaf in enumerate(leaves) if leaf is None]
@@ -156,16 +162,13 @@ class Thicket:
         costs = found.bound.new_zeros(0, 0)
         if left:
             costs = self._dual.gaps(batch, marks, self._dual.run(batch, marks).uses, point)
-        states = [states[i] for i in left]
-        bound, paces = found.bound[at], found.pace[at]
         return _Worked(
             found.bound.tolist(),
             closed,
             left,
-            states,
-            list(batch),
-            paces,
-            bound,
+            [states[i] for i in left],
+            Waiting(batch, found.pace[at]),
+            found.bound[at],
             costs,
             point,
             whole=not deadline.passed,
@@ -182,25 +185,16 @@ class Thicket:
             self.stuck = True
             at = torch.tensor(fixed, device=self.device)
             states = [worked.states[i] for i in fixed]
-            self._put(states, [None] * len(fixed), [own[at] for own in worked.batch], worked.paces[at])
+            self._put(states, [None] * len(fixed), worked.waiting[at])
         both = [(i, int(chosen[i]), on) for i in order for on in (False, True)]
         children = [{**worked.states[i], self._numbers[neuron]: on} for i, neuron, on in both]
         origins = [Origin(bounds[i], neuron, on, float(costs[neuron, i])) for i, neuron, on in both]
         at = torch.tensor(order, dtype=torch.int64, device=self.device)
-        paces = worked.paces[at].repeat_interleave(2)
-        self._put(children, origins, [own[at].repeated(2) for own in worked.batch], paces)
+        self._put(children, origins, worked.waiting[at].repeated(2))
 
-    def _put(
-        self,
-        states: list[dict[int, bool]],
-        origins: Sequence[Origin | None],
-        batch: list[Multipliers],
-        paces: Tensor,
-    ) -> None:
+    def _put(self, states: list[dict[int, bool]], origins: Sequence[Origin | None], waiting: Waiting) -> None:
         self.open, self._origins = [*self.open, *states], [*self._origins, *origins]
-        first = max(0, self._stack[0].count + len(states) - self._held)
-        self._paces = torch.cat([self._paces[first:], paces])
-        self._stack = [own.behind(under[first:]) for own, under in zip(batch, self._stack, strict=True)]
+        self._stack.put(waiting)
 
     def _note(self, worked: _Worked) -> None:
         order = worked.bound.argsort(descending=True)[-_POINTS:]
@@ -222,7 +216,8 @@ class Thicket:
         with one_thread():
             pace = self._dual.cost.new_ones(1)
             steps = _ROOT_STEPS[len(self.model.neurons) > _SMALL]
-            found = climb(self._dual, first, marks, pace, steps, self._ample, deadline)
+            start = Start(first, marks, pace)
+            found = climb(self._dual, start, steps, self._ample, deadline, compiled=self._compiled)
         first = found.batch
         uses = self._dual.run(first, marks).uses
         self._dual.scales = [
@@ -258,8 +253,7 @@ class _Worked:
     closed: list[Leaf]
     left: list[int]
     states: list[dict[int, bool]]
-    batch: list[Multipliers]
-    paces: Tensor
+    waiting: Waiting
     bound: Tensor
     costs: Tensor
     point: Tensor

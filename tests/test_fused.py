@@ -1,0 +1,170 @@
+"""Compiled steps do what the others do; where they cannot be had, the others do it."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import sys
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import strategies
+from relutrim.prove.deadline import Deadline
+from relutrim.prove.hull import thicket, way
+from relutrim.prove.hull.ascent import _RATES, Start, climb
+from relutrim.prove.hull.dual import Dual, Multipliers
+from relutrim.prove.hull.packed import packed_bounds
+from relutrim.prove.hull.packing import packed
+from relutrim.prove.hull.stack import Stack, Waiting
+from relutrim.prove.hull.tree import Tree
+from relutrim.prove.hull.way import Plain, way_of
+from test_hull import bounded, open_ends, slow, true_bound
+from test_thicket import any_multipliers, leaves, models, planted, some_states
+
+pytest.importorskip("numba")
+
+from relutrim.prove.hull.fused import Fused
+
+CPU = torch.device("cpu")
+NODES = 3
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-8, atol=1e-9)
+
+
+def both_ways(model, random) -> tuple[Dual, Plain, Fused, list[torch.Tensor]]:
+    numbers = np.random.default_rng(random.randrange(2**32))
+    dual = Dual(model, CPU, torch.float64)
+    dual.scales = [torch.tensor(numbers.uniform(0.5, 2, level.bias.shape)) for level in dual.levels]
+    if random.random() < 0.5:  # a goal for each node
+        cost = dual.cost * torch.tensor(numbers.uniform(-1, 1, (len(dual.cost), NODES)))
+        dual = dual.aimed(cost, torch.tensor(numbers.uniform(-1, 1, NODES)))
+    cases = [some_states(model, random) for _ in range(NODES)]
+    marks = [torch.as_tensor(level.layer.marks(cases)) for level in dual.levels]
+    batch = any_multipliers(dual, NODES, numbers)
+    return dual, Plain(dual, batch, marks, _RATES), Fused(dual, batch, marks, _RATES), marks
+
+
+@slow
+@given(strategies.problems(max_layers=3, extreme=False), st.randoms(use_true_random=False))
+def test_a_look_and_a_step_are_those_of_the_plain_way(problem, random):
+    for model in models(problem):
+        dual, plain, fused, marks = both_ways(model, random)
+        expected, found = plain.look(), fused.look()
+        assert close(found.bound, expected.bound)
+        if not torch.equal(found.corner, expected.corner):  # a weight that is 0 but for rounding
+            continue
+        there = dual.run(plain.batch, marks)
+        slopes = dual.slopes(plain.batch, marks, there)
+        for other in (plain, fused):
+            other.measure(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.3, 0.2, 0.1]))
+            other.move()
+        for one, own, slope, use in zip(plain.batch, fused.batch, slopes, there.uses, strict=True):
+            # A step does not get shorter with its slope: where that is 0 but for rounding, it goes anywhere.
+            lean, mix, push = (part.abs() > 1e-6 for part in slope.parts[:3])
+            mix = mix.all(0).expand_as(mix)
+            assert close(own.lean[lean], one.lean[lean])
+            assert close(own.mix[mix], one.mix[mix])
+            assert close(own.push[push], one.push[push])
+            relaxed = (use.below < 0).any(1)  # shares of other neurons play no part
+            assert close(own.share[relaxed], one.share[relaxed])
+        assert close(fused.look().bound, dual.run(fused.batch, marks).bound)
+        assert close(fused.bound_of(plain.batch), plain.look().bound)
+
+
+@slow
+@given(strategies.problems(max_layers=3))
+def test_what_compiled_steps_find_is_proved_and_holds(problem):
+    cascade = bounded(problem)
+    for relu, neuron, sign, least in islice(open_ends(cascade, problem[1].polytope), 3):
+        tree = Tree(cascade.backward, relu.inputs[0], neuron, sign)
+        if not tree.model.both or not np.isfinite(tree.model.made_of):
+            continue
+        for dtype in (torch.float32, torch.float64):
+            dual = Dual(tree.model, CPU, dtype)
+            batch = [level.middling() for level in dual.levels]
+            free = [torch.zeros(len(level.bias), 1, dtype=torch.int8) for level in dual.levels]
+            start = Start(batch, free, dual.cost.new_ones(1))
+            found = climb(dual, start, 20, math.inf, Deadline(60), compiled=True)
+            packs = packed(dual, tuple(level.places for level in dual.levels), found.batch)
+            (bound,) = packed_bounds(tree.model, [{}], packs)
+            assert true_bound(bound, least)
+
+
+def test_trees_of_compiled_steps_close_and_do_not_depend_on_jobs(monkeypatch):
+    monkeypatch.setattr(thicket, "_COMPILED", (0, 0))
+    monkeypatch.setattr(thicket, "_NODES", 2)
+    used = []
+    monkeypatch.setattr(Fused, "move", lambda self, move=Fused.move: (used.append(1), move(self))[1])
+    one, three = planted(), planted()
+    one.spread(512, Deadline(60), CPU, 1)
+    three.spread(512, Deadline(60), CPU, 3)
+    assert used
+    assert one.nodes == three.nodes > 2
+    assert leaves(one) == leaves(three)
+    assert one.closed == three.closed
+
+
+@pytest.fixture
+def asked_anew():
+    way._can_compile.cache_clear()
+    yield
+    way._can_compile.cache_clear()
+
+
+@pytest.mark.parametrize("error", [ImportError("no numba"), OSError("no LLVM")])
+def test_where_nothing_can_be_compiled_steps_are_taken_one_by_one(monkeypatch, asked_anew, error):
+    real = builtins.__import__
+
+    def refuse(name, *rest):
+        if name == "numba" or name.endswith("fused"):
+            raise error
+        return real(name, *rest)
+
+    tree = planted()
+    dual = Dual(tree.model, CPU, torch.float32)
+    batch = [level.middling() for level in dual.levels]
+    free = [torch.zeros(len(level.bias), 1, dtype=torch.int8) for level in dual.levels]
+    assert isinstance(way_of(dual, batch, free, _RATES, compiled=True), Fused)
+    assert isinstance(way_of(dual, batch, free, _RATES, compiled=False), Plain)
+    way._can_compile.cache_clear()
+    monkeypatch.delitem(sys.modules, "relutrim.prove.hull.fused")
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    assert isinstance(way_of(dual, batch, free, _RATES, compiled=True), Plain)
+
+
+def waiting(*numbers: float) -> Waiting:
+    """Nodes that are known by a number."""
+    row = torch.tensor(numbers)
+    own = Multipliers(row[None], row.expand(4, 1, -1), row[None], row[None, None])
+    return Waiting([own, own], row)
+
+
+@given(
+    st.lists(
+        st.one_of(st.integers(1, 5).map(lambda n: ("put", n)), st.integers(1, 8).map(lambda n: ("take", n)))
+    ),
+    st.integers(1, 9),
+)
+def test_a_stack_gives_what_was_put_last_and_the_root_for_what_it_let_go(moves, most):
+    stack, model, number = Stack(waiting(-1.0), most), [], 0
+    for kind, count in moves:
+        if kind == "put":
+            new = [float(number + i) for i in range(count)]
+            number += count
+            stack.put(waiting(*new))
+            model = [*model, *new][-most:]
+        else:
+            expected = [-1.0] * max(0, count - len(model)) + model[-count:]
+            before, found = stack.copy(), stack.take(count)
+            assert found.paces.tolist() == expected
+            assert [part.flatten().tolist()[-count:] for part in found.batch[1].parts] == [expected] * 4
+            assert before.count == len(model)
+            model = model[:-count]
+        assert stack.count == len(model)
