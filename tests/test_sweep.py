@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +21,7 @@ from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.early import Early
 from relutrim.prove.hull import sweep as module
+from relutrim.prove.hull.model import Goal, Model
 from relutrim.prove.hull.packed import fits
 from relutrim.prove.hull.sweep import sweep
 from relutrim.prove.hull.tree import Tree
@@ -199,3 +201,71 @@ def test_when_time_is_up_nothing_more_is_planted(monkeypatch):
     Early(Programs(cascade, Deadline())).sweep(cascade.network.relus[2], own)
     assert len(planted) == 3
     assert not cascade.proofs
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two records of numbers and arrays are the same, field by field."""
+    return all(np.array_equal(part, getattr(other, name)) for name, part in vars(one).items())
+
+
+def same_programs(one: Model, other: Model) -> bool:
+    mine, its = one.program, other.program
+    return (
+        one.goal == other.goal
+        and all(map(np.array_equal, (mine.lo, mine.hi, mine.cost), (its.lo, its.hi, its.cost)))
+        and (mine.offset, one.slack, one.base) == (its.offset, other.slack, other.base)
+        and all(map(same, mine.rows, its.rows))
+        and all(map(same, one.neurons, other.neurons))
+        and len(mine.rows) == len(its.rows)
+        and len(one.neurons) == len(other.neurons)
+        and one.columns.keys() == other.columns.keys()
+        and all(np.array_equal(own, other.columns[name]) for name, own in one.columns.items())
+        and all(own is other.ranges[name] for name, own in one.ranges.items())
+    )
+
+
+@slow
+@given(
+    strategies.problems(max_layers=3),
+    st.sampled_from([1, 2, 99]),
+    st.sampled_from([0.0, 1e-5, 1e9]),
+    st.booleans(),
+)
+def test_a_program_made_from_one_like_it_is_the_same(problem, depth, droppable, cut):
+    cascade = bounded(problem)
+    for relu in cascade.network.relus:
+        target, like = relu.inputs[0], None
+        for neuron in range(cascade.network.size(target)):
+            for sign in (1.0, -1.0):
+                goal = Goal(target, neuron, sign, depth, droppable)
+                like, fresh = Model(cascade.backward, goal, like), Model(cascade.backward, goal)
+                assert same_programs(like, fresh)
+                if cut:
+                    like.separate(np.random.default_rng(neuron).uniform(*like.ends))
+
+
+def test_dense_layers_are_gone_through_once_for_all_neurons(monkeypatch):
+    built, before = [], Model._build
+    monkeypatch.setattr(Model, "_build", lambda self, forms: (built.append(1), before(self, forms))[1])
+    monkeypatch.setattr(early, "is_small", lambda tree: False)
+    monkeypatch.setattr(early, "_MANY", 0.0)
+    cascade, trees = loose_trees(deep(), 2)
+    built.clear()
+    Early(Programs(cascade, Deadline())).sweep(cascade.network.relus[2], Deadline())
+    assert len(built) == 1 < len(trees)
+
+
+def test_a_program_over_other_ranges_or_with_other_reads_is_made_anew(monkeypatch):
+    cascade, trees = loose_trees(deep(sparse=0.6), 2)
+    built, before = [], Model._build
+    monkeypatch.setattr(Model, "_build", lambda self, forms: (built.append(1), before(self, forms))[1])
+    like, other = trees[0].model, trees[2].model
+    assert like._reads != other._reads
+    goal = other.goal
+    assert same_programs(Model(cascade.backward, goal, like), other)
+    again = replace(cascade.backward, values=dict(cascade.values))
+    Model(again, like.goal, like)
+    Model(cascade.backward, replace(like.goal, depth=1), like)
+    assert len(built) == 3
+    Model(cascade.backward, replace(like.goal, sign=-like.goal.sign), like)
+    assert len(built) == 3

@@ -76,7 +76,8 @@ class Early:
                 if own.passed:
                     break
                 # With nothing dropped from their rows, the programs have as much in common as they can.
-                tree = stage.planted(ranges, end, _SWEEP_DEPTH, 0.0)
+                like = trees[-1] if trees else None
+                tree = stage.planted(ranges, end, _SWEEP_DEPTH, 0.0, like)
                 if tree is not None and not is_small(tree):
                     trees.append(tree)
             with suppress(RuntimeError, MemoryError):  # a device without memory, say, decides nothing

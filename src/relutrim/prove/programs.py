@@ -176,17 +176,23 @@ class Programs:
         return tree
 
     def planted(
-        self, backward: Backward, wanted: Wanted, depth: int, droppable: float | None = None
+        self,
+        backward: Backward,
+        wanted: Wanted,
+        depth: int,
+        droppable: float | None = None,
+        like: Tree | None = None,
     ) -> Tree | None:
         """A tree over these ranges, as far as a journal has it; None where there can be none. Without
-        ``droppable`` its program is as precise as what is missing to a proof asks for.
+        ``droppable`` its program is as precise as what is missing to a proof asks for; with a tree that is
+        ``like`` it, it is there sooner.
         """
         goal = (self.cascade.network[wanted.relu].inputs[0], wanted.neuron, wanted.sign, depth)
         journal = self.cascade.journal
         tree = None if journal is None else journal.tree(backward, goal)
         try:
             own = None if droppable is None else Goal(*goal, droppable)
-            tree = tree or Tree(backward, *goal, goal=own)
+            tree = tree or Tree(backward, *goal, goal=own, like=None if like is None else like.model)
         except RuntimeError:  # a solver that breaks decides nothing
             return None
         if journal is not None and tree.watch is None:

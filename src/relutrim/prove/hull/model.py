@@ -15,7 +15,7 @@ are rounded outward.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -66,11 +66,13 @@ _Forms: TypeAlias = dict[str, tuple[Index, Array]]
 class Model:
     """The program of a goal; the same goal and the same ranges make the same program.
 
-    ``ranges`` are those it was built from: what is known may get tighter while the program is in use.
+    ``ranges`` are those it was built from: what is known may get tighter while the program is in use. With a
+    program that is ``like`` it, of another goal over the same ranges, much of the work is done already.
     """
 
     backward: Backward
     goal: Goal
+    like: InitVar[Model | None] = None
     ranges: dict[str, Interval] = field(init=False)
     program: Program = field(init=False)
     neurons: list[Neuron] = field(default_factory=list, init=False)
@@ -83,10 +85,36 @@ class Model:
     """For each value the columns of its entries, -1 where an entry has none."""
 
     @_OVERFLOW
-    def __post_init__(self) -> None:
-        network, values = self.backward.network, self.backward.values
-        self.ranges = dict(values)
+    def __post_init__(self, like: Model | None) -> None:
+        self.ranges = dict(self.backward.values)
         ((forms, bias, radius),) = self._pre_activations(self.goal.target, [self.goal.neuron])
+        self._reads = {name: frozenset(indices.tolist()) for name, (indices, _) in forms.items()}
+        if like is not None and self._is_like(like):
+            self.ranges, self.neurons, self.columns = like.ranges, like.neurons, like.columns
+            self._lo, self._hi = like._lo, like._hi
+            rows = like.program.rows[: like.base]
+        else:
+            rows = self._build(forms)
+        cost = np.zeros(len(self._lo))
+        inputs, weights = self._gather(forms)
+        cost[inputs] = self.goal.sign * weights
+        self.program = Program(np.array(self._lo), np.array(self._hi), cost, self.goal.sign * bias, rows)
+        self.ends = np.array(self._lo), np.array(self._hi)
+        self.slack = radius
+        self.base = len(rows)
+
+    def _is_like(self, other: Model) -> bool:
+        """Whether all that is in a program but the goal's own weights is the same."""
+        mine, its = self.goal, other.goal
+        return (
+            self.backward is other.backward
+            and self._reads == other._reads
+            and (mine.target, mine.depth, mine.droppable) == (its.target, its.depth, its.droppable)
+        )
+
+    def _build(self, forms: _Forms) -> list[Row]:
+        """Everything that a goal of these forms depends on: its columns, its neurons, its rows."""
+        network, values = self.backward.network, self.backward.values
         wanted: dict[str, set[int]] = {}
         distance: dict[str, int] = {}
         _want(wanted, distance, forms, 1)
@@ -118,13 +146,7 @@ class Model:
         rows = self._region_rows(source)
         for item in reversed(modelled):
             rows += self._add_neuron(*item)
-        cost = np.zeros(len(self._lo))
-        inputs, weights = self._gather(forms)
-        cost[inputs] = self.goal.sign * weights
-        self.program = Program(np.array(self._lo), np.array(self._hi), cost, self.goal.sign * bias, rows)
-        self.ends = np.array(self._lo), np.array(self._hi)
-        self.slack = radius
-        self.base = len(rows)
+        return rows
 
     @_OVERFLOW
     def separate(self, point: Array) -> int:

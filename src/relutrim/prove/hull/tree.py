@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -67,12 +67,14 @@ class Tree:
     ahead: int = 0
     """Nodes that a tree which was planted again has from before; growing it by that many takes no time."""
     goal: Goal | None = None
+    like: InitVar[Model | None] = None
+    """Another program over these ranges, which may have much of the work done already."""
     watch: Callable[[Tree, bool], None] | None = None
     """Called behind every node, with False, and by whoever has grown the tree, with True."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, like: Model | None) -> None:
         goal = self.goal or Goal.of(self.backward, self.target, self.neuron, self.sign, self.depth)
-        self.model = Model(self.backward, goal)
+        self.model = Model(self.backward, goal, like)
         self._open: list[dict[int, bool]] = [{}]
         self._leaves: list[Leaf] = []
         self._ranked: list[int] = []
