@@ -72,7 +72,8 @@ def _sweep(
             packs = packed(dual, places, found.batch)
         proved = []
         for (tree, columns), pack in zip(own, packs, strict=True):
-            layers = layers_of(tree.model)
+            same = tree.model.neurons is base.neurons  # made from one another
+            layers = [level.layer for level in dual.levels] if same else layers_of(tree.model)
             pack = _carried(layers, columns, pack, dual.levels)
             proved.append((pack, packed_bounds(tree.model, [{}], [pack], layers)[0]))
         return proved
