@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 import strategies
 from relutrim.prove.deadline import Deadline
-from relutrim.prove.hull import thicket, way
-from relutrim.prove.hull.ascent import _RATES, Start, climb
+from relutrim.prove.hull import compiling, thicket
+from relutrim.prove.hull.ascent import _RATES, Climb, Start, climb
 from relutrim.prove.hull.dual import Dual, Multipliers
 from relutrim.prove.hull.packed import packed_bounds
 from relutrim.prove.hull.packing import packed
 from relutrim.prove.hull.stack import Stack, Waiting
 from relutrim.prove.hull.tree import Tree
-from relutrim.prove.hull.way import Plain, way_of
+from relutrim.prove.hull.way import Plain
 from test_hull import bounded, open_ends, slow, true_bound
 from test_thicket import any_multipliers, leaves, models, planted, some_states
 
@@ -112,31 +112,91 @@ def test_trees_of_compiled_steps_close_and_do_not_depend_on_jobs(monkeypatch):
 
 
 @pytest.fixture
-def asked_anew():
-    way._can_compile.cache_clear()
-    yield
-    way._can_compile.cache_clear()
+def forgetful(monkeypatch):
+    monkeypatch.setattr(compiling, "_KNOWN", compiling._Known())
+
+
+def climbed(compiled: bool, seconds: float = 60) -> Climb:
+    dual = Dual(planted().model, CPU, torch.float32)
+    batch = [level.middling() for level in dual.levels]
+    free = [torch.zeros(len(level.bias), 1, dtype=torch.int8) for level in dual.levels]
+    start = Start(batch, free, dual.cost.new_ones(1))
+    return climb(dual, start, 10, math.inf, Deadline(seconds), compiled=compiled)
+
+
+def taken(monkeypatch) -> list[str]:
+    """What steps are taken, from here on."""
+    seen: list[str] = []
+    for kind in (Fused, Plain):
+        step = kind.move
+        monkeypatch.setattr(
+            kind, "move", lambda self, step=step, kind=kind: (seen.append(kind.__name__), step(self))[1]
+        )
+    return seen
+
+
+def test_steps_are_compiled_where_that_is_wanted(monkeypatch, forgetful):
+    seen = taken(monkeypatch)
+    climbed(compiled=True)
+    assert {*seen} == {"Fused"}
+    seen.clear()
+    climbed(compiled=False)
+    assert {*seen} == {"Plain"}
 
 
 @pytest.mark.parametrize("error", [ImportError("no numba"), OSError("no LLVM")])
-def test_where_nothing_can_be_compiled_steps_are_taken_one_by_one(monkeypatch, asked_anew, error):
-    real = builtins.__import__
+def test_without_numba_steps_are_taken_one_by_one(monkeypatch, forgetful, error):
+    real, seen = builtins.__import__, taken(monkeypatch)
 
     def refuse(name, *rest):
-        if name == "numba" or name.endswith("fused"):
+        if name.endswith("fused"):
             raise error
         return real(name, *rest)
 
-    tree = planted()
-    dual = Dual(tree.model, CPU, torch.float32)
-    batch = [level.middling() for level in dual.levels]
-    free = [torch.zeros(len(level.bias), 1, dtype=torch.int8) for level in dual.levels]
-    assert isinstance(way_of(dual, batch, free, _RATES, compiled=True), Fused)
-    assert isinstance(way_of(dual, batch, free, _RATES, compiled=False), Plain)
-    way._can_compile.cache_clear()
+    expected = climbed(compiled=False)
     monkeypatch.delitem(sys.modules, "relutrim.prove.hull.fused")
     monkeypatch.setattr(builtins, "__import__", refuse)
-    assert isinstance(way_of(dual, batch, free, _RATES, compiled=True), Plain)
+    assert torch.equal(climbed(compiled=True).bound, expected.bound)
+    assert {*seen} == {"Plain"}
+
+
+@pytest.mark.parametrize("where", ["look", "move", "bound_of"])
+def test_what_breaks_at_any_time_is_done_one_by_one_and_not_tried_again(monkeypatch, forgetful, where):
+    """A full disk where the compiled code is to be kept, say, or a file of it that is damaged."""
+    expected, calls = climbed(compiled=False), []
+
+    def broken(self, *given):
+        calls.append(1)
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Fused, where, broken)
+    for _ in range(2):
+        assert torch.equal(climbed(compiled=True).bound, expected.bound)
+    assert len(calls) == 1
+
+
+def test_with_little_time_nothing_is_compiled_that_was_not_before(monkeypatch, forgetful):
+    seen = taken(monkeypatch)
+    climbed(compiled=True, seconds=3)
+    assert {*seen} == {"Plain"}
+    seen.clear()
+    climbed(compiled=True)
+    climbed(compiled=True, seconds=3)
+    assert {*seen} == {"Fused"}
+
+
+def test_a_bound_that_is_no_number_at_first_gives_way_to_one_that_is(monkeypatch):
+    for kind in (Fused, Plain):
+        looks, look = [], kind.look
+
+        def first_nan(self, look=look, looks=looks):
+            found = look(self)
+            looks.append(1)
+            return found if len(looks) > 1 else found._replace(bound=found.bound * math.nan)
+
+        monkeypatch.setattr(kind, "look", first_nan)
+    for compiled in (True, False):
+        assert math.isfinite(float(climbed(compiled).bound))
 
 
 def waiting(*numbers: float) -> Waiting:
@@ -168,3 +228,13 @@ def test_a_stack_gives_what_was_put_last_and_the_root_for_what_it_let_go(moves, 
             assert before.count == len(model)
             model = model[:-count]
         assert stack.count == len(model)
+
+
+def test_a_stack_keeps_no_more_in_memory_than_it_says():
+    stack = Stack(waiting(-1.0), 3)
+    stack.put(waiting(*map(float, range(1000))))
+    stack.put(waiting(1000.0))
+    stack.take(2)
+    (left,) = stack._blocks
+    assert left.count == stack.count == 1
+    assert all(part.untyped_storage().nbytes() <= 64 for own in left.batch for part in own.parts)

@@ -7,6 +7,7 @@ by the recorded proofs whose ranges hold by then. A verdict is confirmed if the 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -35,23 +36,42 @@ class Rechecked:
 def recheck(stability: Stability) -> Rechecked:
     """All verdicts that rest on a proof."""
     require_ieee()
-    network, region = stability.problem.network, stability.problem.region()
-    values: dict[str, Interval] = {network.input.name: input_interval(network, region.box())}
-    backward = Backward(network, region, values)
     proofs: dict[str, list[AnyProof]] = {}
     for proof in stability.proofs:
         proofs.setdefault(proof.target, []).append(proof)
+    found = _implied(stability, _ranges(stability, proofs, {}))
+    if found.lost:
+        # An analysis has linear bounds before it has proofs, and they need not get better with those: a
+        # neuron that is proved active is its argument, and no longer just at least 0.
+        found = _implied(stability, _ranges(stability, proofs, _ranges(stability, {}, {})))
+    return found
+
+
+def _ranges(
+    stability: Stability, proofs: Mapping[str, Sequence[AnyProof]], known: Mapping[str, Interval]
+) -> dict[str, Interval]:
+    """Those of all values, with proofs by their targets; what is known already holds."""
+    network, region = stability.problem.network, stability.problem.region()
+    values: dict[str, Interval] = {network.input.name: input_interval(network, region.box())}
+    backward = Backward(network, region, values)
     for node in network.nodes:
-        values[node.name] = settle_ties(node, values, node_interval(node, values))
+        own = settle_ties(node, values, node_interval(node, values))
+        values[node.name] = own.meet(known[node.name]) if node.name in known else own
         backward.forget()
         readers = [reader.operator for reader in network.readers(node.name)]
         if any(isinstance(reader, Barrier) for reader in readers):
             _tighten(backward, node.name, torch.arange(network.size(node.name)))
         if any(isinstance(reader, Relu) for reader in readers):
-            known = values[node.name]
-            _tighten(backward, node.name, (~((known.lo >= 0) | (known.hi <= 0))).flatten().nonzero()[:, 0])
+            before = values[node.name]
+            _tighten(backward, node.name, (~((before.lo >= 0) | (before.hi <= 0))).flatten().nonzero()[:, 0])
             for proof in proofs.get(node.name, ()):
                 _apply(backward, proof)
+    return values
+
+
+def _implied(stability: Stability, values: Mapping[str, Interval]) -> Rechecked:
+    """Which verdicts follow from ranges."""
+    network = stability.problem.network
     confirmed, lost = 0, []
     for layer in stability.layers:
         pre = values[network[layer.name].inputs[0]]

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from relutrim.prove.deadline import Deadline
+from relutrim.prove.hull.compiling import can_compile, compiled_way, never_compile
 from relutrim.prove.hull.dual import Dual, Multipliers
 from relutrim.prove.hull.replay import Lane, Replay, on_lane
-from relutrim.prove.hull.way import Rates, Way, way_of
+from relutrim.prove.hull.way import Plain, Rates, Way
 
 _RATES = Rates((0.04, 0.2, 0.3, 0.8), 0.88, 0.95)
 _RISE = 8
@@ -57,8 +58,14 @@ def climb(
     dual: Dual, start: Start, steps: int, enough: float, deadline: Deadline, *, compiled: bool = False
 ) -> Climb:
     """So many steps, fewer if every bound is enough or time is up."""
+    if compiled and can_compile(dual.device, deadline):
+        try:
+            way = compiled_way(dual, start.batch, start.states, _RATES)
+            return _climb(way, start, steps, enough, deadline, None)
+        except Exception:  # whatever numba may come across, a full disk for one
+            never_compile()
     with on_lane(dual.device) as lane:
-        way = way_of(dual, start.batch, start.states, _RATES, compiled=compiled)
+        way = Plain(dual, start.batch, start.states, _RATES)
         found = _climb(way, start, steps, enough, deadline, lane)
     if lane is not None:  # whoever works there next may take the memory of what comes from there
         found = Climb(
@@ -78,7 +85,7 @@ def _climb(way: Way, start: Start, steps: int, enough: float, deadline: Deadline
         found = look()
         last = number == steps - 1 or deadline.passed
         if number == 0:
-            first = best.bound = found.bound.clone()
+            first = best.bound = found.bound.nan_to_num(-torch.inf, torch.inf, -torch.inf)
         kept = number % _KEEP == 0 and 3 * number >= steps
         if kept or last:
             best.offer(found.bound, way.batch)

@@ -388,7 +388,7 @@ def _fixed(level: Level, unit: Tensor) -> _Fixed:
         rest=plain(level.rest_low[:, 0]),
         high=plain(level.high[:, 0]),
         columns=layer.columns,
-        place=level.places,
+        place=np.ascontiguousarray(level.places),
         column=layer.read[level.places],
         falls=np.take_along_axis(layer.weight, level.places, 1) < 0,
         weight=plain(level.terms[:, :, 0]),

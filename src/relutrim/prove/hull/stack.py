@@ -26,6 +26,10 @@ class Waiting:
         """Of how many nodes they are."""
         return len(self.paces)
 
+    def clone(self) -> Waiting:
+        """A copy."""
+        return Waiting([own.clone() for own in self.batch], self.paces.clone())
+
     def repeated(self, times: int) -> Waiting:
         """Every node so many times in a row."""
         return Waiting([own.repeated(times) for own in self.batch], self.paces.repeat_interleave(times))
@@ -33,7 +37,7 @@ class Waiting:
 
 class Stack:
     """At most so many nodes' are held. Of those that wait longest they are let go: such nodes begin with the
-    root's again.
+    root's again. What is left of a block is copied, or all of it would stay in memory.
     """
 
     def __init__(self, root: Waiting, most: int) -> None:
@@ -57,7 +61,7 @@ class Stack:
         while over > 0:
             lowest = blocks.pop(0)
             if over < lowest.count:
-                blocks.insert(0, lowest[over:])
+                blocks.insert(0, lowest[over:].clone())
             over -= lowest.count
         self._blocks = tuple(blocks)
 
@@ -67,7 +71,7 @@ class Stack:
         while count and blocks:
             block = blocks.pop()
             if block.count > count:
-                blocks.append(block[: block.count - count])
+                blocks.append(block[: block.count - count].clone())
                 block = block[block.count - count :]
             taken.insert(0, block)
             count -= block.count

@@ -9,7 +9,6 @@ and as good.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple, Protocol
 
 import torch
@@ -53,26 +52,6 @@ class Way(Protocol):
 
     def move(self) -> None:
         """Take a step from where the last look was."""
-
-
-def way_of(
-    dual: Dual, batch: Sequence[Multipliers], states: Sequence[Tensor], rates: Rates, *, compiled: bool
-) -> Way:
-    """With compiled steps, if they are wanted and can be had."""
-    if compiled and dual.device.type == "cpu" and _can_compile():
-        from relutrim.prove.hull.fused import Fused
-
-        return Fused(dual, batch, states, rates)
-    return Plain(dual, batch, states, rates)
-
-
-@cache
-def _can_compile() -> bool:
-    try:
-        import relutrim.prove.hull.fused
-    except Exception:  # numba is an extra, and it does not get on with every numpy
-        return False
-    return bool(relutrim.prove.hull.fused.Fused)
 
 
 class Plain:
