@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import date
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -40,8 +41,15 @@ def machine() -> str:
     cpu = names[0] if names else platform.processor() or platform.machine()
     return (
         f"{cpu}, {_cores()} cores, Python {platform.python_version()}, "
-        f"torch {torch.__version__}, numpy {numpy.__version__}"
+        f"torch {torch.__version__}, numpy {numpy.__version__}, {_numba()}"
     )
+
+
+def _numba() -> str:
+    try:
+        return f"numba {version('numba')}"
+    except PackageNotFoundError:
+        return "no numba"
 
 
 _REPORTING = """

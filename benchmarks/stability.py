@@ -30,6 +30,7 @@ from relutrim.formats.vnnlib import read_vnnlib
 from relutrim.network import Network
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
+from relutrim.prove.hull.compiling import never_compile
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict
 
@@ -91,6 +92,8 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     section = options.section or ("stability" if options == parser.parse_args([]) else None)
     problems = [(case, *case.read()) for case in _cases(options.networks or ["*.onnx"])]
+    if options.plain:
+        never_compile()
     # The first call pays for torch's start-up.
     analyzed(*problems[0][1:], min(options.time_limit, 2.0), options.device, options.jobs)
     measured = []
@@ -148,6 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--time-limit", type=float, default=300.0, metavar="S", help="for each [300]")
     parser.add_argument("--device", default="cpu", metavar="cpu|cuda")
     parser.add_argument("--jobs", type=int, metavar="N", help="linear programs solved at once [cores]")
+    parser.add_argument("--plain", action="store_true", help="compile no steps, as if numba were not there")
     parser.add_argument("--section", metavar="NAME", help="the section of RESULTS.md to write")
     parser.add_argument("networks", nargs="*", metavar="PATTERN_OR_PATH")
     return parser

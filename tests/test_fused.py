@@ -23,6 +23,7 @@ from relutrim.prove.hull.packing import packed
 from relutrim.prove.hull.stack import Stack, Waiting
 from relutrim.prove.hull.tree import Tree
 from relutrim.prove.hull.way import Plain
+from relutrim.rounding import require_ieee
 from test_hull import bounded, open_ends, slow, true_bound
 from test_thicket import any_multipliers, leaves, models, planted, some_states
 
@@ -183,6 +184,14 @@ def test_with_little_time_nothing_is_compiled_that_was_not_before(monkeypatch, f
     climbed(compiled=True)
     climbed(compiled=True, seconds=3)
     assert {*seen} == {"Fused"}
+
+
+def test_compiled_steps_leave_rounding_and_tiny_numbers_as_they_are(forgetful):
+    """What is proved behind them in the same thread counts on both."""
+    climbed(compiled=True)
+    require_ieee()
+    tiny = np.array([2.0**-1074, 2.0**-1040])
+    assert (tiny * np.array([1.0, 0.5])).tolist() == [2.0**-1074, 2.0**-1041]
 
 
 def test_a_bound_that_is_no_number_at_first_gives_way_to_one_that_is(monkeypatch):
