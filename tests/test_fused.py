@@ -17,10 +17,9 @@ import strategies
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull import compiling, thicket
 from relutrim.prove.hull.ascent import _RATES, Climb, Start, climb
-from relutrim.prove.hull.dual import Dual, Multipliers
+from relutrim.prove.hull.dual import Dual
 from relutrim.prove.hull.packed import packed_bounds
 from relutrim.prove.hull.packing import packed
-from relutrim.prove.hull.stack import Stack, Waiting
 from relutrim.prove.hull.tree import Tree
 from relutrim.prove.hull.way import Plain
 from relutrim.rounding import require_ieee
@@ -96,6 +95,7 @@ def test_what_compiled_steps_find_is_proved_and_holds(problem):
             packs = packed(dual, tuple(level.places for level in dual.levels), found.batch)
             (bound,) = packed_bounds(tree.model, [{}], packs)
             assert true_bound(bound, least)
+    assert not compiling._KNOWN.broken  # or they were not compiled
 
 
 def test_trees_of_compiled_steps_close_and_do_not_depend_on_jobs(monkeypatch):
@@ -109,7 +109,9 @@ def test_trees_of_compiled_steps_close_and_do_not_depend_on_jobs(monkeypatch):
     assert used
     assert one.nodes == three.nodes > 2
     assert leaves(one) == leaves(three)
-    assert one.closed == three.closed
+    assert one.closed
+    assert three.closed
+    assert not compiling._KNOWN.broken
 
 
 @pytest.fixture
@@ -206,44 +208,3 @@ def test_a_bound_that_is_no_number_at_first_gives_way_to_one_that_is(monkeypatch
         monkeypatch.setattr(kind, "look", first_nan)
     for compiled in (True, False):
         assert math.isfinite(float(climbed(compiled).bound))
-
-
-def waiting(*numbers: float) -> Waiting:
-    """Nodes that are known by a number."""
-    row = torch.tensor(numbers)
-    own = Multipliers(row[None], row.expand(4, 1, -1), row[None], row[None, None])
-    return Waiting([own, own], row)
-
-
-@given(
-    st.lists(
-        st.one_of(st.integers(1, 5).map(lambda n: ("put", n)), st.integers(1, 8).map(lambda n: ("take", n)))
-    ),
-    st.integers(1, 9),
-)
-def test_a_stack_gives_what_was_put_last_and_the_root_for_what_it_let_go(moves, most):
-    stack, model, number = Stack(waiting(-1.0), most), [], 0
-    for kind, count in moves:
-        if kind == "put":
-            new = [float(number + i) for i in range(count)]
-            number += count
-            stack.put(waiting(*new))
-            model = [*model, *new][-most:]
-        else:
-            expected = [-1.0] * max(0, count - len(model)) + model[-count:]
-            before, found = stack.copy(), stack.take(count)
-            assert found.paces.tolist() == expected
-            assert [part.flatten().tolist()[-count:] for part in found.batch[1].parts] == [expected] * 4
-            assert before.count == len(model)
-            model = model[:-count]
-        assert stack.count == len(model)
-
-
-def test_a_stack_keeps_no_more_in_memory_than_it_says():
-    stack = Stack(waiting(-1.0), 3)
-    stack.put(waiting(*map(float, range(1000))))
-    stack.put(waiting(1000.0))
-    stack.take(2)
-    (left,) = stack._blocks
-    assert left.count == stack.count == 1
-    assert all(part.untyped_storage().nbytes() <= 64 for own in left.batch for part in own.parts)

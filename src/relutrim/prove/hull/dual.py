@@ -164,6 +164,11 @@ class Dual:
             torch.as_tensor(end[free], dtype=dtype, device=device)[:, None] for end in model.ends
         )
 
+    @property
+    def shares(self) -> int:
+        """Shares of one node, in all levels."""
+        return sum(level.places.size for level in self.levels)
+
     def aimed(self, cost: Tensor, offset: Tensor) -> Dual:
         """The same program with a goal for each node: ``[columns, nodes]`` and ``[nodes]``."""
         other = copy(self)

@@ -80,7 +80,6 @@ class Thicket:
         for dtype, share in ((torch.float32, 1e-6), (torch.float64, TIE)):
             self._dual, self._enough = Dual(self.model, self.device, dtype), share * made_of
             self._ample = max(self._enough, _AMPLE * made_of)
-            self._shares = sum(level.places.size for level in self._dual.levels)
             bound, first = self._first(deadline)
             if -bound > _FINE * made_of:
                 break
@@ -101,7 +100,8 @@ class Thicket:
 
     @property
     def _compiled(self) -> bool:
-        return self._shares > _COMPILED[0] or self.nodes * self._shares > _COMPILED[1]
+        shares = self._dual.shares
+        return shares > _COMPILED[0] or self.nodes * shares > _COMPILED[1]
 
     def step(self, most: int, deadline: Deadline, jobs: int = 1) -> list[Leaf]:
         """Work on up to so many nodes, in batches, of which several can run at once; the leaves that are
@@ -115,9 +115,7 @@ class Thicket:
         waiting = self._stack.take(count)
         chunks = [slice(at, at + self.width) for at in range(0, count, self.width)]
         closed: list[Leaf] = []
-        begun = 0
-
-        compiled = self._compiled
+        begun, compiled = 0, self._compiled
 
         def work(chunk: slice) -> _Worked:
             with one_thread():
@@ -264,7 +262,7 @@ def width_of(dual: Dual) -> int:
     """So many nodes are a batch."""
     most = _BYTES.get(dual.device.type, 8e6)
     number = torch.finfo(dual.dtype).bits // 8
-    size = max(1, number * sum(level.places.size for level in dual.levels))
+    size = max(1, number * dual.shares)
     width = min(max(most // size, 16), _NODES)
     return int(max(1, min(width, max(most, _MOST_BYTES) // size)))
 
