@@ -27,13 +27,17 @@ bench: $(STAMP_DEV)
 	$(BIN)/python -m benchmarks.stability
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.compression --section compression
+	$(BIN)/python -m benchmarks.promise --section promise
+	$(BIN)/python -m benchmarks.float32
 	$(BIN)/python -m benchmarks.isa --section isa
 	$(BIN)/python -m benchmarks.public --section public
 	$(BIN)/python -m benchmarks.inexact --section inexact
 	$(BIN)/python -m benchmarks.vgg --section vgg
+	$(BIN)/python -m benchmarks.cnn --section cnn
 	$(BIN)/python -m benchmarks.kill --section kill
 	$(BIN)/python -m benchmarks.certificates --section certificates
 	$(BIN)/python -m benchmarks.neighbours --section neighbours
+	$(BIN)/python -m benchmarks.loading --section loading
 
 # Valid certificates and models with one thing changed: nothing false may be accepted.
 COUNT ?= 10000

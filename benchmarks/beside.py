@@ -23,8 +23,8 @@ from benchmarks.mnist import images
 from benchmarks.results import shared, table, write_section
 from relutrim.compression import compress
 from relutrim.domain import Box
-from relutrim.formats import load
-from relutrim.network import Linear, Network, Node
+from relutrim.graph import Linear, Network, Node
+from relutrim.io import load
 
 HEADER = (
     "network",

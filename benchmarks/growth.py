@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.results import table, write_section
 from benchmarks.stability import analyzed, floor
 from relutrim.domain import Box
-from relutrim.network import Linear, Network, Node, Output, Port, Relu
+from relutrim.graph import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.verdict import Verdict
 
 SEED = 0

@@ -23,9 +23,9 @@ from benchmarks.public import lenets
 from benchmarks.results import shared, table, write_section
 from relutrim.analysis import analyze
 from relutrim.domain import Box
-from relutrim.formats import load
+from relutrim.graph import Network
 from relutrim.holdout import held_out
-from relutrim.network import Network
+from relutrim.io import load
 from relutrim.paper import load_dataset
 from relutrim.prove.verdict import Verdict
 

@@ -28,9 +28,9 @@ from benchmarks.results import shared, table, write_section
 from relutrim.analysis import analyze_network
 from relutrim.domain import Box
 from relutrim.errors import InputError
-from relutrim.formats import load
+from relutrim.graph import Network
+from relutrim.io import load
 from relutrim.milp.settings import SOLVERS
-from relutrim.network import Network
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict
 

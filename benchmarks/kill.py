@@ -41,11 +41,11 @@ import relutrim.prove.splitting
 import relutrim.rewrite.pipeline  # noqa: F401
 from benchmarks.results import shared, table, write_section
 from relutrim.cli import main as command_line
-from relutrim.formats import load
+from relutrim.graph import Network
+from relutrim.io import load
 from relutrim.journal import NAME
 from relutrim.journal.frames import frames
 from relutrim.journal.records import unpacked
-from relutrim.network import Network
 
 HEADER = (
     *("network", "seconds", "kills", "no journal yet", "journal begun", "journal complete", "OUT there"),

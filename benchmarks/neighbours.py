@@ -29,7 +29,7 @@ from benchmarks.results import shared, table, write_section
 from relutrim.analysis import analyze
 from relutrim.compression import compress_network
 from relutrim.domain import Box
-from relutrim.formats import load, save
+from relutrim.io import load, save
 from relutrim.report.bounds import of_compressed, write_bounds
 from relutrim.report.json import model_json
 

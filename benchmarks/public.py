@@ -2,9 +2,10 @@
 same network.
 
 Every model of ``networks/public`` on the box of each VNN-LIB file beside it, or on [0, 1]^n where there is
-none, and those of ``networks/lenet`` on [0, 1]^3072. 100,000 inputs of mixed kinds look for a contradiction
-to a verdict. "runtime" is the largest difference of both ONNX files in onnxruntime on random inputs of the
-domain, "own" the original's own float32 error there.
+none, and those of ``networks/lenet`` on [0, 1]^3072. Files are compressed from their paths, LeNets as the
+modules that they are; what was saved is read again. 100,000 inputs of mixed kinds look for a contradiction
+to a verdict. "runtime" is the largest difference of MODEL and the saved file in onnxruntime on random inputs
+of the domain (of a module, as it is written to ONNX), "own" the original's own float32 error there.
 """
 
 from __future__ import annotations
@@ -15,41 +16,69 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from benchmarks.results import shared, table, write_section
+from benchmarks.runtime import outputs
 from benchmarks.sampling import extremes
 from benchmarks.stability import Case
-from relutrim.compression import Compression, compress
+from relutrim.compression import compress
 from relutrim.domain import Box, Domain
-from relutrim.formats import as_network, save
-from relutrim.network import Network
+from relutrim.errors import RelutrimError
+from relutrim.graph import Network
+from relutrim.io import as_network, load, save
+from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Verdict
+from relutrim.result import Compression
 
 HEADER = (
     *("network", "neurons", "active", "inactive", "unstable", "unknown", "refuted", "seconds"),
     *("neurons left", "parameters", "left", "channels gone", "proven", "runtime", "own"),
 )
 _ROWS = 256
+_SHAPE = (3, 32, 32)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model as a user has it, the path of a file or a module, and its domain."""
+
+    name: str
+    model: Path | nn.Module
+    domain: Domain
+
+    def compress(self, **options: Any) -> Compression:
+        """What ``relutrim.compress`` makes of it."""
+        shape = None if isinstance(self.model, Path) else _SHAPE
+        return compress(self.model, self.domain, input_shape=shape, **options)
+
+    def file(self, folder: Path, original: Network) -> Path:
+        """MODEL as ONNX: its own file, or the module written to one."""
+        if isinstance(self.model, Path):
+            return self.model
+        path = folder / "model.onnx"
+        save(original, path)
+        return path
 
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.public", description=__doc__)
-    parser.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="of each analysis [60]")
+    parser.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="of each [60]")
     parser.add_argument("--section", metavar="NAME", help="the section of RESULTS.md to write")
     parser.add_argument("patterns", nargs="*", metavar="PATTERN", help="of names [*]")
     options = parser.parse_args(arguments)
     rows = []
-    for name, network, domain in _cases():
-        if any(fnmatch(name, pattern) for pattern in options.patterns or ["*"]):
-            rows.append(_measure(name, network, domain, options.time_limit))
+    for problem in problems():
+        if any(fnmatch(problem.name, pattern) for pattern in options.patterns or ["*"]):
+            rows.append(_measure(problem, options.time_limit))
             print(*rows[-1], flush=True)
     if not rows:
         sys.exit(f"no network has a name like {' or '.join(options.patterns)}")
@@ -61,25 +90,33 @@ def main(arguments: Sequence[str]) -> None:
         print(text)
 
 
-def _cases() -> Iterator[tuple[str, Network, Domain]]:
+def problems() -> Iterator[Problem]:
+    """The networks of ``networks/public`` and ``networks/lenet`` on their domains."""
     for path in sorted(shared().joinpath("networks", "public").glob("*/*.onnx")):
         boxes: list[Path | None] = [*sorted(path.parent.glob("*.vnnlib"))] or [None]
         for box in boxes:
             case = Case(path, box)
             try:
-                yield (case.name, *case.read())
-            except Exception as error:
+                _, domain = case.read()
+            except RelutrimError as error:  # another network's box
                 print(f"{case.name}: {error}", flush=True)
-    for name, network in lenets():
-        yield name, network, Box(0, 1)
+            else:
+                yield Problem(case.name, path, domain)
+    for name, module in _modules():
+        yield Problem(name, module, Box(0, 1))
 
 
 def lenets() -> Iterator[tuple[str, Network]]:
     """The networks of ``networks/lenet``, by name."""
+    for name, module in _modules():
+        yield name, as_network(module, input_shape=_SHAPE)
+
+
+def _modules() -> Iterator[tuple[str, nn.Module]]:
     for path in sorted(shared().joinpath("networks", "lenet").glob("*.pt")):
         module = lenet(batch_norm="_bn_" in path.stem)
         module.load_state_dict(torch.load(path, weights_only=True))
-        yield path.stem, as_network(module.eval(), input_shape=(3, 32, 32))
+        yield path.stem, module.eval()
 
 
 def lenet(*, batch_norm: bool) -> nn.Sequential:
@@ -98,20 +135,31 @@ def lenet(*, batch_norm: bool) -> nn.Sequential:
     )
 
 
-def _measure(name: str, network: Network, domain: Domain, time_limit: float) -> list[Any]:
+def random_inputs(stability: Stability) -> npt.NDArray[np.float32]:
+    """Random inputs of the domain."""
+    region = stability.problem.region()
+    found: npt.NDArray[np.float32] = region.sample(_ROWS, torch.Generator().manual_seed(3)).float().numpy()
+    return found
+
+
+def _measure(problem: Problem, time_limit: float) -> list[Any]:
     started = time.perf_counter()
-    result = compress(network, domain, time_limit=time_limit)
-    stability = result.stability
+    result = problem.compress(time_limit=time_limit)
     seconds = time.perf_counter() - started
-    seen = extremes(stability)
-    before, after, own = _runtime(result)
+    network, stability, proven = result.original, result.stability, result.deviation.proven
+    seen, x = extremes(stability), random_inputs(stability)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.onnx"
+        result.save(out)
+        small = load(out)
+        before = outputs(problem.file(Path(folder), network), network.input, x)
+        after = outputs(out, small.input, x)
+    truth = network(torch.as_tensor(x, dtype=torch.float64)).numpy()
     counts = [
         stability.count(v) for v in (Verdict.ACTIVE, Verdict.INACTIVE, Verdict.UNSTABLE, Verdict.UNKNOWN)
     ]
-    small = result.stored
-    proven = result.deviation.proven
     return [
-        name,
+        problem.name,
         network.neurons,
         *counts,
         sum(seen.refuted(layer) for layer in stability.layers),
@@ -122,7 +170,7 @@ def _measure(name: str, network: Network, domain: Domain, time_limit: float) -> 
         _channels_gone(network, small),
         "-" if proven is None else f"{proven:.1e}",
         f"{np.abs(before - after).max(initial=0):.1e}",
-        f"{own:.1e}",
+        f"{np.abs(before - truth).max(initial=0):.1e}",
     ]
 
 
@@ -133,32 +181,6 @@ def _channels_gone(network: Network, small: Network) -> int:
         for relu in network.relus
         if len(network.shapes[relu.name]) > 1 and relu.name in small.shapes
     )
-
-
-def _runtime(result: Compression) -> tuple[np.ndarray, np.ndarray, float]:
-    """Outputs of both files on random inputs, and how far the original's are from its float64 ones."""
-    region = result.stability.problem.region()
-    x = region.sample(_ROWS, torch.Generator().manual_seed(3)).numpy().astype(np.float32)
-    found = []
-    with tempfile.TemporaryDirectory() as folder:
-        for which, network in enumerate((result.original, result.stored)):
-            path = Path(folder) / f"{which}.onnx"
-            save(network, path)
-            found.append(_run(path, network, x))
-    truth = result.original(torch.as_tensor(x.astype(np.float64))).numpy()
-    return found[0], found[1], float(np.abs(found[0] - truth).max(initial=0))
-
-
-def _run(path: Path, network: Network, x: np.ndarray) -> np.ndarray:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    batch = network.input.batch
-    step = len(x) if isinstance(batch, str) else batch or 1
-    outputs = []
-    for start in range(0, len(x) - step + 1, step):
-        part = x[start : start + step].reshape(step, *network.input.shape)
-        values = session.run(None, {network.input.name: part[0] if batch is None else part})
-        outputs.append(np.concatenate([value.reshape(step, -1) for value in values], axis=1))
-    return np.concatenate(outputs)
 
 
 if __name__ == "__main__":

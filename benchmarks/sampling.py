@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relutrim.domain.region import Region
-from relutrim.network.operators import Array
+from relutrim.graph.operators import Array
 from relutrim.prove.stability import LayerStability, Stability
 from relutrim.prove.verdict import Verdict
 

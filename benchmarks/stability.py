@@ -25,9 +25,9 @@ from benchmarks.sampling import Extremes, extremes
 from relutrim.analysis import analyze_network
 from relutrim.bounds.relaxation import Slope
 from relutrim.domain import Box, Domain
-from relutrim.formats import load
-from relutrim.formats.vnnlib import read_vnnlib
-from relutrim.network import Network
+from relutrim.graph import Network
+from relutrim.io import load
+from relutrim.io.vnnlib import read_vnnlib
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.compiling import never_compile

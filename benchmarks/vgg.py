@@ -20,8 +20,8 @@ import torch
 from benchmarks.results import table, write_section
 from relutrim.analysis import analyze
 from relutrim.domain import Ball
-from relutrim.network import Linear, Network, Node, Output, Port, Relu, Reshape
-from relutrim.network.operators import Convolution, MaxPool
+from relutrim.graph import Linear, Network, Node, Output, Port, Relu, Reshape
+from relutrim.graph.operators import Convolution, MaxPool
 from relutrim.prove.verdict import Verdict
 
 PLAN = (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0)

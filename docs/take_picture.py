@@ -23,7 +23,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
 import relutrim
-from relutrim.formats.files import replacing
+from relutrim.io.files import replacing
 from relutrim.report.html.page import compression_page
 from relutrim.report.json import model_json
 

@@ -18,7 +18,7 @@ from relutrim.certificate.check import Report, check
 from relutrim.certificate.write import Certificate
 from relutrim.compression import Compression, compress_network
 from relutrim.domain import Box, Domain
-from relutrim.network import Linear, Network, Node
+from relutrim.graph import Linear, Network, Node
 from rewriting import QUICK, dense, linear
 from strategies import RandomDomain
 

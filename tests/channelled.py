@@ -15,7 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from relutrim.errors import NetworkError
-from relutrim.network import (
+from relutrim.graph import (
     Add,
     AveragePool,
     Concat,

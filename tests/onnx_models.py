@@ -14,8 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 from relutrim.certificate.check.read import read
 from relutrim.certificate.hinting import run as run_graph
 from relutrim.errors import UnsupportedError
-from relutrim.formats.onnx import network_from_proto, network_to_proto
-from relutrim.network import Network
+from relutrim.graph import Fresh, Network
+from relutrim.io.onnx import network_from_proto, network_to_proto
+from relutrim.io.onnx.read import reading
 
 KINDS = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.float64): TensorProto.DOUBLE}
 RNG = np.random.default_rng(7)
@@ -82,6 +83,14 @@ def assert_same(found: np.ndarray, expected: np.ndarray, tolerance: float = 1e-5
     np.testing.assert_allclose(
         found, expected, rtol=tolerance, atol=tolerance * (1 + abs(expected).max(initial=0))
     )
+
+
+def opaque(proto: onnx.ModelProto) -> str:
+    """Why nodes are opaque, which they have to be: then something is unknown, or must stay as it is."""
+    found = reading(proto)
+    assert found.opaque
+    assert any(isinstance(node.operator, Fresh) for node in found.network) or found.network.pinned
+    return "\n".join(found.opaque.values())
 
 
 def assert_reads(proto: onnx.ModelProto) -> Network:

@@ -19,13 +19,27 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise, product
-from math import prod
+from math import isqrt, prod
 
 import numpy as np
 
 from oracle_barriers import barrier
 from oracle_spatial import spatial, window_pairs
-from relutrim.network import Add, Barrier, Linear, MaxPool, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.graph import (
+    Add,
+    Barrier,
+    BatchNorm,
+    Linear,
+    MaxPool,
+    Network,
+    Node,
+    Operator,
+    Output,
+    Port,
+    Relu,
+    Reshape,
+    Scale,
+)
 
 Point = tuple[Fraction, ...]
 Values = dict[str, list[Fraction]]
@@ -83,7 +97,17 @@ def _steps(network: Network) -> list[tuple[Node, Callable[[list[list[Fraction]]]
 
 
 def _compute(node: Node, shapes: list[tuple[int, ...]]) -> Callable[[list[list[Fraction]]], list[Fraction]]:
-    operator, shape = node.operator, shapes[0]
+    operator = node.operator
+    if isinstance(operator, Scale) and not (operator.exact or isinstance(operator, BatchNorm)):
+        raise NotImplementedError(f"node {node.name!r}: the oracle has no place for a Scale with a radius")
+    return operator_value(operator, shapes)
+
+
+def operator_value(
+    operator: Operator, shapes: list[tuple[int, ...]]
+) -> Callable[[list[list[Fraction]]], list[Fraction]]:
+    """What computes an operator's value, flat in C order, from those of its inputs; radii are left out."""
+    shape = shapes[0]
     if isinstance(operator, Linear):
         # Only weights other than zero: sparse rows are frequent, and Fractions are slow.
         rows = [
@@ -97,11 +121,16 @@ def _compute(node: Node, shapes: list[tuple[int, ...]]) -> Callable[[list[list[F
             return [sum((w * x[k * width + j] for j, w in row), b) for k in range(count) for row, b in rows]
 
         return linear
+    if isinstance(operator, BatchNorm):
+        parts = [
+            _exact(np.broadcast_to(array, shape).ravel())
+            for array in (operator.gain, operator.bias, operator.mean, operator.variance)
+        ]
+        roots = [_root(v + Fraction(operator.epsilon)) for v in parts.pop()]
+        return lambda inputs: [
+            g * (v - m) / d + b for v, g, b, m, d in zip(inputs[0], *parts, roots, strict=True)
+        ]
     if isinstance(operator, Scale):
-        if not operator.exact:
-            raise NotImplementedError(
-                f"node {node.name!r}: the oracle has no place for a Scale with a radius"
-            )
         scale = _exact(np.broadcast_to(operator.scale, shape).ravel())
         shift = _exact(np.broadcast_to(operator.shift, shape).ravel())
         return lambda inputs: [s * v + t for s, v, t in zip(scale, inputs[0], shift, strict=True)]
@@ -114,6 +143,14 @@ def _compute(node: Node, shapes: list[tuple[int, ...]]) -> Callable[[list[list[F
     if isinstance(operator, Barrier):
         return lambda inputs: barrier(operator, shape, inputs[0])
     return spatial(operator, shapes)
+
+
+def _root(square: Fraction) -> Fraction:
+    """The root of a rational number: exactly where it is rational too, else to some 300 binary digits."""
+    top, bottom = isqrt(square.numerator), isqrt(square.denominator)
+    if (top * top, bottom * bottom) == (square.numerator, square.denominator):
+        return Fraction(top, bottom)
+    return Fraction(isqrt((square.numerator << 600) // square.denominator), 1 << 300)
 
 
 # Cells.

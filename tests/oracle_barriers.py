@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
 
 import mpmath
 from mpmath import mpf
 
-from relutrim.network import (
-    Barrier,
+from relutrim.graph import Barrier, Softmax
+from relutrim.graph.operators.barrier import Curve
+from relutrim.graph.operators.curves import (
     Elu,
     Erf,
     Gelu,
@@ -17,7 +19,6 @@ from relutrim.network import (
     Mish,
     Sigmoid,
     Silu,
-    Softmax,
     Softplus,
     Tanh,
 )
@@ -31,28 +32,33 @@ _FAR = 1000
 """Where the error function is 1 to thousands of digits, and mpmath overflows."""
 
 
+def _gelu(operator: Gelu, x: mpf) -> mpf:
+    kind, number = operator.spelt or ("Div", mpmath.sqrt(2))
+    scaled = x / mpf(number) if kind == "Div" else x * mpf(number)
+    return x * mpmath.erfc(-scaled) / 2 if abs(x) < _FAR else max(x, mpf(0))
+
+
+def _softplus(x: mpf) -> mpf:
+    return mpmath.log1p(mpmath.exp(x)) if x < 0 else x + mpmath.log1p(mpmath.exp(-x))
+
+
+CURVES: dict[type[Curve], Callable[[Curve, mpf], mpf]] = {
+    Sigmoid: lambda _, x: 1 / (1 + mpmath.exp(-x)),
+    Tanh: lambda _, x: mpmath.tanh(x),
+    Erf: lambda _, x: mpmath.erf(x) if abs(x) < _FAR else mpmath.sign(x),
+    Softplus: lambda _, x: _softplus(x),
+    Elu: lambda one, x: x if x > 0 else one.alpha * mpmath.expm1(x),
+    Gelu: _gelu,
+    Silu: lambda _, x: x / (1 + mpmath.exp(-x)),
+    HardSwish: lambda _, x: x * min(max(x + 3, mpf(0)), mpf(6)) / 6,
+    Mish: lambda _, x: x * mpmath.tanh(mpmath.log1p(mpmath.exp(x))),
+}
+"""Every function of one number, in mpmath's precision of the moment."""
+
+
 def curve(operator: Barrier, x: mpf) -> mpf:
-    """The function at ``x``, in mpmath's precision of the moment."""
-    match operator:
-        case Sigmoid():
-            return 1 / (1 + mpmath.exp(-x))
-        case Tanh():
-            return mpmath.tanh(x)
-        case Erf():
-            return mpmath.erf(x) if abs(x) < _FAR else mpmath.sign(x)
-        case Softplus():
-            return mpmath.log1p(mpmath.exp(x)) if x < 0 else x + mpmath.log1p(mpmath.exp(-x))
-        case Elu():
-            return x if x > 0 else operator.alpha * mpmath.expm1(x)
-        case Gelu():
-            return x * mpmath.erfc(-x / mpmath.sqrt(2)) / 2 if abs(x) < _FAR else max(x, mpf(0))
-        case Silu():
-            return x / (1 + mpmath.exp(-x))
-        case HardSwish():
-            return x * min(max(x + 3, mpf(0)), mpf(6)) / 6
-        case Mish():
-            return x * mpmath.tanh(mpmath.log1p(mpmath.exp(x)))
-    raise NotImplementedError(operator.kind)
+    """The function at ``x``."""
+    return CURVES[type(operator)](operator, x)
 
 
 def barrier(operator: Barrier, shape: tuple[int, ...], x: list[Fraction]) -> list[Fraction]:

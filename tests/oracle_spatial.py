@@ -11,7 +11,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from relutrim.network import AveragePool, Concat, Convolution, MaxPool, Mean, Operator, Take, Transpose
+from relutrim.graph import AveragePool, Concat, Convolution, MaxPool, Mean, Operator, Take, Transpose
 
 Flat = list[Fraction]
 Shape = tuple[int, ...]

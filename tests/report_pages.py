@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from relutrim.network import Convolution, Linear, Network, Node, Output, Port, Relu, Reshape
+from relutrim.graph import Convolution, Linear, Network, Node, Output, Port, Relu, Reshape
 from rewriting import linear
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -95,17 +95,18 @@ def three(name: str = "relu1", output: str = "y", source: str = "out") -> Networ
 
 def channels(count: int = 3, side: int = 6) -> Network:
     """A convolution with ``count`` channels, the last of which is always 0, and a linear layer."""
-    weight = np.random.default_rng(0).normal(size=(count, 1, 3, 3))
+    weight = np.random.default_rng(0).normal(size=(count, 1, 3, 3)).astype(np.float32)
     bias = np.zeros(count)
     bias[-1] = -1000.0
     size = count * (side - 2) ** 2
+    head = np.random.default_rng(1).normal(size=(2, size)).astype(np.float32)
     return Network(
         Port("x", (1, side, side)),
         (
             Node("conv", Convolution(weight, bias, (1, 1), ((0, 0), (0, 0)), (1, 1)), ("x",)),
             Node("relu", Relu(), ("conv",)),
             Node("flat", Reshape((count, side - 2, side - 2), (size,)), ("relu",)),
-            Node("out", Linear(np.random.default_rng(1).normal(size=(2, size)), np.zeros(2)), ("flat",)),
+            Node("out", Linear(head, np.zeros(2)), ("flat",)),
         ),
         (Output("y", "out"),),
     )

@@ -13,7 +13,7 @@ import oracle
 from relutrim.analysis import analyze_network
 from relutrim.compression import Compression, compress_network
 from relutrim.domain import Box
-from relutrim.network import Linear, Network, Node, Output, Port, Relu
+from relutrim.graph import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.verdict import Evidence
 from relutrim.rewrite.draft import Draft
 from relutrim.rewrite.layers import DenseLayer, dense_layer

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import strategies
 from relutrim.errors import NetworkError
-from relutrim.network import (
+from relutrim.graph import (
     Add,
     AveragePool,
     Concat,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from oracle import Polytope
-from relutrim.network import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.graph import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale
 
 Array = npt.NDArray[np.float64]
 

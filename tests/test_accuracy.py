@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import relutrim
 from command_line import Outcome, call
-from relutrim.formats.idx import write_idx
-from relutrim.formats.rows import read_rows
-from relutrim.network import Network, Node, Output, Port, Relu
+from relutrim.graph import Network, Node, Output, Port, Relu
+from relutrim.io.idx import write_idx
+from relutrim.io.rows import read_rows
 from relutrim.report.json import schema
 from report_pages import Page
 from rewriting import compressed, linear

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import onnx
@@ -13,33 +14,27 @@ from onnx.reference import ReferenceEvaluator
 from torch import nn
 from torch.nn import functional as F
 
+import oracle_barriers
 import relutrim
-from onnx_models import assert_reads, model, numbers, op, run
+from onnx_models import assert_reads, model, numbers, op, opaque, run
 from relutrim import Box
-from relutrim.errors import UnsupportedError
-from relutrim.formats.gates import gate
-from relutrim.formats.onnx import network_from_proto, network_to_proto
-from relutrim.formats.torch_read import read_module
-from relutrim.formats.torch_write import build_module
-from relutrim.network import (
+from relutrim.graph import (
     Barrier,
     Elu,
     Erf,
-    Gelu,
-    HardSwish,
-    Mish,
+    Fresh,
     Network,
     Node,
     Output,
     Port,
     Relu,
     Scale,
-    Sigmoid,
-    Silu,
     Softmax,
-    Softplus,
-    Tanh,
 )
+from relutrim.io.gates import gate
+from relutrim.io.onnx import network_from_proto, network_to_proto
+from relutrim.io.torch.graph_module import module_of
+from relutrim.io.torch.module import read_module
 
 ROOT, ONE, HALF = np.float32(np.sqrt(2)), np.float32(1), np.float32(0.5)
 
@@ -133,13 +128,12 @@ def test_an_output_that_is_read_as_well_is_no_tail():
     assert not any(output.tail for output in network.outputs)
 
 
-def test_products_of_other_values_are_refused():
+def test_products_of_other_values_are_opaque():
     nodes = [op("Neg", ["x"], "n"), op("Sigmoid", ["n"], "t"), op("Mul", ["x", "t"], "s"), op("Relu", ["s"])]
-    with pytest.raises(UnsupportedError, match=r"'mul_s'.*two computed values"):
-        network_from_proto(model(nodes, ["n", 5], WEIGHTS))
+    assert re.search(r"'mul_s'.*two computed values", opaque(model(nodes, ["n", 5], WEIGHTS)))
     off = {**WEIGHTS, "root": np.float32(1.5)}
-    with pytest.raises(UnsupportedError, match=r"'mul_d'.*two computed values"):
-        network_from_proto(model([*CALLS["gelu"][0], op("Relu", ["s"])], ["n", 5], off))
+    proto = model([*CALLS["gelu"][0], op("Relu", ["s"])], ["n", 5], off)
+    assert re.search(r"'mul_d'.*two computed values", opaque(proto))
 
 
 def test_a_softmax_along_a_fixed_batch_is_one_input_as_a_whole():
@@ -203,7 +197,7 @@ def assert_agrees(network: Network, module: nn.Module, dtype: torch.dtype = torc
         (found,) = (network.run(x.double())[output.source] for output in network.outputs)
         tolerance = 1e-5 if dtype == torch.float32 else 1e-8
         assert torch.allclose(found.to(dtype), expected, rtol=tolerance, atol=tolerance)
-        assert torch.allclose(build_module(network)(x), expected, rtol=tolerance, atol=tolerance)
+        assert torch.allclose(module_of(network)(x), expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -218,7 +212,7 @@ def test_torch_reads_writes_and_exports(case, dtype, tmp_path):
     network = read_module(module)
     assert sum(isinstance(node.operator, Barrier) for node in network) == 1
     assert_agrees(network, module, dtype)
-    assert kinds(read_module(build_module(network))) == kinds(network)
+    assert kinds(read_module(module_of(network))) == kinds(network)
     if dtype == torch.float64:
         return  # exporting takes long, and nothing in it depends on the type
     relutrim.save(network, tmp_path / "model.pt2")
@@ -231,24 +225,24 @@ def test_torch_reads_writes_and_exports(case, dtype, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("layer", "words"),
+    "layer",
     [
-        (nn.GELU(approximate="tanh"), "approximate='none'"),
-        (nn.Softplus(threshold=1), "threshold"),
-        (nn.Softplus(beta=-1), "beta"),
-        (nn.CELU(-0.5), "alpha"),
-        (nn.ELU(-0.5), "alpha"),
+        nn.GELU(approximate="tanh"),
+        nn.Softplus(threshold=1),
+        nn.Softplus(beta=-1),
+        nn.CELU(-0.5),
+        nn.ELU(-0.5),
     ],
 )
-def test_what_has_no_known_range_is_refused_by_name(layer, words):
-    with pytest.raises(relutrim.errors.RelutrimError, match=words) as caught:
-        read_module(nn.Sequential(nn.Linear(3, 3), layer, nn.ReLU()))
-    assert "'1'" in str(caught.value)
+def test_what_has_no_known_range_is_opaque(layer):
+    network = read_module(nn.Sequential(nn.Linear(3, 3), layer, nn.ReLU()))
+    assert isinstance(network["1"].operator, Fresh)
+    assert network.pinned == ("0",)
 
 
 # All operators, written.
 
-OPERATORS = [Sigmoid(), Tanh(), Erf(), Softplus(), Elu(0.25), Gelu(), Silu(), HardSwish(), Mish(), Softmax(1)]
+OPERATORS = [*(kind() for kind in oracle_barriers.CURVES), Elu(0.25), Softmax(1)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -308,7 +302,7 @@ def test_compressing_a_module_keeps_what_it_computes(case, tmp_path):
     with torch.no_grad():
         for at in (0, 4):
             module[at].bias += torch.linspace(-3, 3, 16)
-    result = relutrim.compress(module, Box(0, 1), time_limit=20)
+    result = relutrim.compress(module, Box(0, 1), time_limit=20, tolerance=1e-5)
     assert result.network.neurons < result.original.neurons
     assert result.deviation.proven is not None
     assert result.deviation.proven < 1e-5
@@ -345,9 +339,9 @@ def test_a_convolutional_network_with_a_sigmoid_within():
 @pytest.mark.parametrize(("root", "known"), [(math.sqrt(2), True), (float(np.float32(math.sqrt(2))), False)])
 def test_a_root_rounded_to_float32_makes_no_gelu_of_a_float64_model(root, known):
     nodes = {
-        "divided": Node("divided", Scale.exactly(1 / root), ("x",)),
+        "divided": Node("divided", Scale.divide(np.asarray(root)), ("x",)),
         "erf": Node("erf", Erf(), ("divided",)),
         "shifted": Node("shifted", Scale.exactly(1.0, 1.0), ("erf",)),
     }
     assert (gate(nodes.get, "x", "shifted", "float64") is not None) == known
-    assert gate(nodes.get, "x", "shifted", "float32") is not None
+    assert (gate(nodes.get, "x", "shifted", "float32") is not None) != known

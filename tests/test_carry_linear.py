@@ -14,7 +14,7 @@ import relutrim
 import strategies
 from relutrim.analysis import analyze_network
 from relutrim.domain import Box
-from relutrim.network import Relu
+from relutrim.graph import Relu
 from relutrim.prove.verdict import Evidence
 from relutrim.rewrite.carry_linear import carry_linear
 from relutrim.rewrite.collinear import merge_multiples, split_opposites

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 import relutrim
 import strategies
 from relutrim.analysis import analyze_network, with_output_relu
-from relutrim.bounds.values import Interval
 from relutrim.domain import Box, Domain
 from relutrim.errors import ContradictionError
-from relutrim.network import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.graph import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.intervals import Interval
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.stability import Stability, judge

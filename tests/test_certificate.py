@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from fractions import Fraction
 
 import numpy as np
@@ -24,13 +25,15 @@ from certifying import (
     small,
     true_gap,
 )
+from relutrim.analysis import analyze
 from relutrim.certificate import schema
 from relutrim.certificate.check import Asked, check
-from relutrim.certificate.write import certifiable
+from relutrim.certificate.groundwork import Groundwork
+from relutrim.certificate.write import certifiable, certify
 from relutrim.domain import Box, NormalizedBox
 from relutrim.errors import CheckFailed, InputError, RelutrimError, UnsupportedError
-from relutrim.formats.onnx.write import network_to_proto
-from relutrim.network import Add, MaxPool, Mean, Network, Node, Output, Port, Relu, Reshape, Take
+from relutrim.graph import Add, MaxPool, Mean, Network, Node, Output, Port, Relu, Reshape, Take
+from relutrim.io.onnx.write import network_to_proto
 from rewriting import dense, graph, linear
 from spatial import spatial_networks
 from strategies import problems
@@ -147,7 +150,7 @@ def test_another_network_is_accepted_only_if_it_is_as_close_as_claimed(problem, 
 
 
 def _stored(network):
-    from relutrim.formats.onnx.read import network_from_proto
+    from relutrim.io.onnx.read import network_from_proto
 
     return network_from_proto(network_to_proto(network))
 
@@ -234,4 +237,16 @@ def test_a_fixed_batch_is_refused_before_the_analysis():
     proto = network_to_proto(network)
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
     with pytest.raises(UnsupportedError, match="fixed length"):
-        certifiable(network, proto.SerializeToString())
+        certifiable(network, proto.SerializeToString(), opaque=False)
+
+
+def test_the_end_of_the_groundworks_time_is_not_that_of_the_certificates(monkeypatch):
+    network = small()
+    stability = analyze(network, Box(0, 1))
+    work = Groundwork.of(certifiable(network, None, opaque=False), stability, time.monotonic() + 1000)
+    real = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real() + 2000)
+    made = certify(work, network, stability, deadline=time.monotonic() + 1000)
+    assert check(made.models["model"], made.models["out"], made.content()).bound == made.bound
+    with pytest.raises(CheckFailed, match="longer"):
+        certify(work, network, stability, deadline=time.monotonic() - 1)

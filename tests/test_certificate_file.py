@@ -148,7 +148,7 @@ def test_every_part_of_the_document_may_be_missing_or_of_another_kind(three):
     import json
 
     document = json.loads(entries(three[2])["certificate.json"])
-    needed = {"schema", "model", "out", "arrays"}
+    needed = {"schema", "model", "out", "arrays", "comparison"}
     for key in document:
         for value in (None, 7, "x", [], {}, [7], [[]], True):
             if value == document[key]:

@@ -18,8 +18,8 @@ from relutrim.certificate.check import check, levels
 from relutrim.certificate.check.proofs import PACKED
 from relutrim.certificate.trees import Leaf, Split, streams
 from relutrim.domain import Box
-from relutrim.formats import save
-from relutrim.network import Network
+from relutrim.graph import Network
+from relutrim.io import save
 from relutrim.prove import programs
 from test_packed_attack import some_leaves
 

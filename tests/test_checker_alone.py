@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from certifying import certified, files, for_out, small
-from relutrim.formats import save
+from relutrim.io import save
 
 ROOT = Path(__file__).resolve().parents[1]
 ABSENT = ("torch", "highspy", "click", "rich", "onnxruntime", "jinja2", "scipy")

@@ -10,7 +10,7 @@ import pytest
 import oracle
 from relutrim.compression import compress_network
 from relutrim.domain import Box
-from relutrim.network import Add, Linear, Network, Node, Output, Port, Relu, Reshape
+from relutrim.graph import Add, Linear, Network, Node, Output, Port, Relu, Reshape
 from relutrim.rewrite.collapse import collapse
 from rewriting import QUICK, assert_holds, assert_true, compressed, dense, gap, graph, linear, names, start
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import relutrim
 from relutrim.errors import InputError
-from relutrim.network import Network, Node, Port
+from relutrim.graph import Network, Node, Port
 from relutrim.report.json import dumps, schema
 from rewriting import compressed, dense, gap, linear
 
@@ -55,8 +55,8 @@ def test_the_smaller_module_computes_the_same(dtype):
 
 
 def test_its_state_travels_through_a_file():
-    result = relutrim.compress(small_module(), relutrim.Box(0, 1))
-    again = relutrim.compress(small_module(), relutrim.Box(0, 1)).model
+    result = relutrim.compress(small_module().eval(), relutrim.Box(0, 1))
+    again = relutrim.compress(small_module().eval(), relutrim.Box(0, 1)).model
     with torch.no_grad():
         for parameter in again.parameters():
             parameter.zero_()
@@ -69,7 +69,7 @@ def test_its_state_travels_through_a_file():
 
 
 def test_it_can_be_trained():
-    module = relutrim.compress(small_module(), relutrim.Box(0, 1)).model
+    module = relutrim.compress(small_module().eval(), relutrim.Box(0, 1)).model
     x, target = torch.rand(32, 2), torch.zeros(32, 2)
     optimiser = torch.optim.SGD(module.parameters(), lr=1e-3)
     before = nn.functional.mse_loss(module(x), target)
@@ -171,7 +171,8 @@ def merging() -> Network:
 @pytest.mark.parametrize("which", ["demo", "merging"])
 def test_in_float32_both_agree_within_the_originals_own_rounding(tmp_path, which):
     network = relutrim.load(relutrim.demo_model()) if which == "demo" else merging()
-    result = relutrim.compress(network, relutrim.Box(0, 1))
+    tolerance = "exact" if which == "demo" else 1e-5
+    result = relutrim.compress(network, relutrim.Box(0, 1), tolerance=tolerance)
     assert result.network.neurons < network.neurons
     if which == "merging":
         assert "carry-linear" in [step.rewrite for step in result.steps]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import relutrim
-from relutrim.network import Linear, Network, Node, Output, Port, Relu, Reshape, Scale
-from relutrim.network.operators import Convolution
+from relutrim.graph import Linear, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.graph.operators import Convolution
 from relutrim.rewrite.constant_channels import NAME, constant_channels, mapped_constants
 from relutrim.rewrite.pipeline import rewrite
 from rewriting import start

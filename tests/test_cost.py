@@ -15,8 +15,8 @@ from command_line import call
 from relutrim.compression import compress_network
 from relutrim.domain import Box
 from relutrim.errors import InputError
-from relutrim.formats import save
-from relutrim.network import Add, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.graph import Add, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.io import save
 from relutrim.report.json import schema
 from relutrim.rewrite.cost import Cost
 from rewriting import QUICK, compressed, dense, graph, linear

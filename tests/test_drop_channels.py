@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from relutrim.analysis import analyze_network
-from relutrim.domain import Box
-from relutrim.network import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale
-from relutrim.network.operators import (
+from relutrim.compression import compress_network
+from relutrim.domain import Box, NormalizedBox
+from relutrim.graph import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.graph.operators import (
     AveragePool,
     Concat,
     Convolution,
@@ -21,9 +22,11 @@ from relutrim.network.operators import (
     Take,
     Transpose,
 )
+from relutrim.prove.deadline import Deadline
 from relutrim.prove.verdict import Evidence
 from relutrim.rewrite.draft import Draft
 from relutrim.rewrite.drop_channels import drop_channels
+from relutrim.rewrite.pipeline import rewrite
 from rewriting import QUICK
 
 RNG = np.random.default_rng(0)
@@ -88,6 +91,22 @@ def test_channels_go_through_pooling_batch_norm_and_flattening():
         )
     )
     assert kernels(smaller) == [(3, 2), (3, 3), (3, 12)]
+
+
+def test_a_network_behind_a_normalisation_loses_its_channels_too():
+    """The verdicts know the raw input as well, which the network does not have."""
+    original = network(
+        (2, 4, 4),
+        ("c1", conv(2, 4, dead=(1,)), "x"),
+        ("r1", Relu(), "c1"),
+        ("c2", conv(4, 2), "r1"),
+        ("r2", Relu(), "c2"),
+        ("y", conv(2, 2), "r2"),
+    ).edit(dtype="float64")
+    result = compress_network(original, NormalizedBox(0, 1, mean=0.0, std=[1.0, 0.5]), **QUICK)
+    assert kernels(result.network)[0] == (3, 2)
+    x = torch.rand(16, *original.input.shape, dtype=torch.float64)
+    torch.testing.assert_close(original.run(x)["y"], result.network.run(x)["y"], rtol=1e-12, atol=1e-12)
 
 
 def test_a_shift_behind_a_dead_channel_makes_it_count():
@@ -215,3 +234,12 @@ def test_a_single_number_is_passed_on():
         )
     )
     assert kernels(smaller) == [(3, 1)]
+
+
+def test_what_goes_at_once_goes_even_if_time_is_up():
+    nodes = (("c", conv(1, 4, (0, 2)), "x"), ("r", Relu(), "c"), ("p", Mean((1, 2), keep=False), "r"))
+    original = network((1, 5, 5), *nodes, ("y", linear(4, 2), "p"))
+    stability = analyze_network(original, Box(0, 1), data=None, **QUICK)
+    found = rewrite(original, stability, deadline=Deadline(0))
+    assert found.stored["c"].operator.weight.shape == (2, 1, 3, 3)
+    assert found.deviation == 0

@@ -7,8 +7,8 @@ import torch
 
 from relutrim.analysis import analyze_network
 from relutrim.domain import Box
-from relutrim.network import Linear, Network, Node, Output, Port, Relu, Reshape, Scale
-from relutrim.network.operators import Convolution, Take
+from relutrim.graph import Linear, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.graph.operators import Convolution, Take
 from relutrim.prove.verdict import Evidence
 from relutrim.rewrite.draft import Draft
 from relutrim.rewrite.drop_columns import drop_columns

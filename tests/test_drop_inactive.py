@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relutrim.network import Add, Relu
+from relutrim.graph import Add, Relu
 from relutrim.rewrite.drop_inactive import drop_inactive
 from rewriting import assert_true, compressed, dense, gap, graph, layer_of, linear, names, start
 

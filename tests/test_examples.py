@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import relutrim
-from relutrim.formats.onnx import write_onnx
-from relutrim.formats.torch_read import read_module
+from relutrim.io.onnx import write_onnx
+from relutrim.io.torch.module import read_module
 from relutrim.report.bounds import of_compressed, write_bounds
 from relutrim.report.json import model_json
 from test_cli import mlp

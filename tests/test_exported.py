@@ -13,10 +13,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from relutrim.errors import InputError, RelutrimError, UnsupportedError
-from relutrim.formats import exported_archive
-from relutrim.formats.exported import read_exported, write_exported
-from relutrim.formats.torch_read import read_module
-from relutrim.network import Linear
+from relutrim.graph import Fresh, Linear
+from relutrim.io import exported_archive
+from relutrim.io.exported import read_exported, write_exported
+from relutrim.io.torch.module import read_module
+from relutrim.io.torch.source import TorchSource
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Initializing zero-element tensors"),
@@ -169,9 +170,21 @@ def set_mutation(content):
     content["graph_module"]["signature"]["output_specs"] = [{"buffer_mutation": {}}]
 
 
-def set_dict(content):
-    call = content["graph_module"]["module_call_graph"][0]["signature"]
-    call["out_spec"] = '[1, {"type": "builtins.dict", "context": "[]", "children_spec": []}]'
+def drop_first(content):
+    content["graph_module"]["graph"]["nodes"].pop(0)
+
+
+def double_node(content):
+    nodes = content["graph_module"]["graph"]["nodes"]
+    nodes.insert(1, nodes[0])
+
+
+def set_shape(content):
+    content["graph_module"]["graph"]["tensor_values"]["linear"]["sizes"][1]["as_int"] = 5
+
+
+def no_input(content):
+    content["graph_module"]["signature"]["input_specs"].pop()
 
 
 def drop_nodes(content):
@@ -193,12 +206,14 @@ REFUSED = {
     "beyond the bytes": (WEIGHTS, set_size, InputError, "damaged"),
     "beyond memory": (WEIGHTS, set_stride, InputError, "damaged"),
     "before the bytes": (WEIGHTS, set_negative, InputError, "damaged"),
-    "half": (WEIGHTS, set_half, UnsupportedError, "float16"),
-    "other operator": (PROGRAM, set_target, UnsupportedError, "node 'linear'.*gelu"),
+    "half": (WEIGHTS, set_half, InputError, "float16 numbers, and the program says.*damaged"),
     "operator of another library": (PROGRAM, set_custom, UnsupportedError, "evil"),
-    "side effects": (PROGRAM, set_mutation, UnsupportedError, "buffer_mutation"),
-    "a dict": (PROGRAM, set_dict, UnsupportedError, "returns a builtins.dict"),
-    "dangling": (PROGRAM, drop_nodes, InputError, "KeyError"),
+    "side effects": (PROGRAM, set_mutation, InputError, "KeyError"),
+    "returns what nothing makes": (PROGRAM, drop_nodes, InputError, "linear_1.*nothing makes"),
+    "reads what nothing makes": (PROGRAM, drop_first, InputError, "reads 'linear', which nothing makes"),
+    "two of a name": (PROGRAM, double_node, InputError, "another node makes too"),
+    "another shape": (PROGRAM, set_shape, InputError, "a value of shape .4,., and .5,. is recorded"),
+    "no input": (PROGRAM, no_input, UnsupportedError, "takes no tensor"),
     "nothing in it": (PROGRAM, drop_graph, InputError, "not a program"),
     "free width": (PROGRAM, free_width, UnsupportedError, "only the batch"),
 }
@@ -216,8 +231,52 @@ def test_what_cannot_be_represented_is_refused_with_the_reason(tmp_path, small, 
 def test_not_a_number_is_refused(tmp_path, small):
     name = part(small, "weights/weight_0")
     parts = {**small, name: np.full(12, np.nan, np.float32).tobytes()}
-    with pytest.raises(InputError, match=r"node 'linear'.*NaN"):
+    with pytest.raises(InputError, match=r"node '0'.*NaN"):
         read_exported(packed(tmp_path / "m.pt2", parts))
+
+
+def test_an_operator_that_is_not_known_is_opaque(tmp_path, small):
+    network = read_exported(edited(tmp_path / "m.pt2", small, part(small, PROGRAM), set_target))
+    assert network.pinned == ("input",)
+    assert [node.operator.kind for node in network] == ["Fresh", "Relu", "Linear"]
+
+
+class Stateful(nn.Module):
+    """It counts its calls, and keeps what it saw last."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.register_buffer("calls", torch.zeros(4))
+        self.register_buffer("last", torch.zeros(2, 4))
+
+    def forward(self, x):
+        y = self.a(x)
+        self.last.copy_(y)
+        return y * 2 + self.calls.add_(1)
+
+
+def test_what_a_program_changes_is_not_known_and_what_it_keeps_stays(tmp_path):
+    program = torch.export.export(Stateful().eval(), (torch.randn(2, 4),))
+    torch.export.save(program, tmp_path / "in_place.pt2")
+    with pytest.raises(UnsupportedError, match=r"parameter or buffer.*run_decompositions"):
+        read_exported(tmp_path / "in_place.pt2")
+    torch.export.save(program.run_decompositions({}), tmp_path / "m.pt2")
+    for network in (read_exported(tmp_path / "m.pt2"), TorchSource.of(program).network):
+        assert "a" in network.pinned
+        assert isinstance(network[network.outputs[0].source].operator, Fresh)
+
+
+def test_a_program_and_its_file_are_the_same_network(tmp_path):
+    module = Everything().double().eval()
+    program = torch.export.export(
+        module, (torch.randn(2, 2, 2).double(),), dynamic_shapes=({0: torch.export.Dim.AUTO},)
+    )
+    torch.export.save(program, tmp_path / "m.pt2")
+    one, other = TorchSource.of(program).network, read_exported(tmp_path / "m.pt2")
+    assert [(n.name, n.inputs, n.origin) for n in one] == [(n.name, n.inputs, n.origin) for n in other]
+    assert one.outputs == other.outputs
+    assert one.metadata == other.metadata
 
 
 def test_damaged_archives_are_refused(tmp_path, small):

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 import relutrim.rewrite
 import strategies
 from channelled import channelled
-from relutrim.network import Convolution, Linear, Network, Node, Output, Port, Relu, Reshape
+from relutrim.graph import Convolution, Linear, Network, Node, Output, Port, Relu, Reshape
 from relutrim.report.html.fates import FATES, NO_NEURONS, WORDS, fates
 from rewriting import compressed
 

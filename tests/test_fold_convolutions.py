@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import oracle
 import spatial
-from relutrim.network import Linear, Relu, Reshape
-from relutrim.network.operators import Convolution
+from relutrim.graph import Linear, Relu, Reshape
+from relutrim.graph.operators import Convolution
 from relutrim.rewrite.cost import Cost
 from relutrim.rewrite.fold_convolutions import fold_convolutions
 from relutrim.rewrite.pipeline import rewrite

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relutrim.network import Add, Relu
+from relutrim.graph import Add, Relu
 from relutrim.rewrite.fold_stable import fold_stable, straighten_outputs
 from rewriting import assert_holds, assert_true, compressed, dense, gap, graph, layer_of, linear, names, start
 
@@ -93,7 +93,6 @@ def test_products_that_overflow_leave_the_layer_as_it_is(dtype):
     for rewrites in ("leo++", "all"):
         result = compressed(network, 0, 1, rewrites=rewrites)
         assert_holds(network, result, 0, 1)
-        assert (result.network is network) == (rewrites == "leo++")
         assert result.network["linear1"].operator.weight.item() == large
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from relutrim.domain import Box, Domain
+from relutrim.graph import Linear, Network, Node, Output, Port, Relu
 from relutrim.highs import quiet_solver, run
-from relutrim.network import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.tree import Tree

@@ -13,7 +13,7 @@ import oracle
 import strategies
 from relutrim.analysis import analyze_network
 from relutrim.domain import Box
-from relutrim.network import Linear, Network, Node
+from relutrim.graph import Linear, Network, Node
 from relutrim.prove.verdict import Evidence
 from relutrim.rewrite.draft import Draft
 from relutrim.rewrite.hold_biases import NAME, hold_biases, split

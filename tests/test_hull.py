@@ -24,7 +24,7 @@ import relutrim
 import strategies
 from relutrim.analysis import analyze_network
 from relutrim.domain import Box
-from relutrim.network import Linear, Network, Node, Output, Port, Relu
+from relutrim.graph import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove import splitting
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline

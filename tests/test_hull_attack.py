@@ -13,7 +13,7 @@ import torch
 import oracle
 from relutrim.analysis import analyze_network
 from relutrim.domain import Box, Domain
-from relutrim.network import Network
+from relutrim.graph import Network
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.cuts import Cut

@@ -21,14 +21,14 @@ import torch
 import relutrim
 from command_line import call
 from relutrim.errors import JournalError
-from relutrim.formats import load, save
+from relutrim.graph import Linear, Network, Node, Output, Port, Relu
+from relutrim.io import load, save
 from relutrim.journal import NAME, trees
 from relutrim.journal import file as journal_file
 from relutrim.journal.frames import frame, frames
 from relutrim.journal.identity import content_digest
 from relutrim.journal.journal import Journal
 from relutrim.journal.records import packed, unpacked
-from relutrim.network import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove import early, splitting
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline

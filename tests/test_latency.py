@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import jsonschema
+import numpy as np
+import onnx
 import pytest
 
 import relutrim
 from command_line import call
+from onnx_models import model, op
+from relutrim.graph import Port
+from relutrim.io.onnx import network_from_proto, network_to_proto
 from relutrim.latency import BATCH, Timing, _in_turns, measure
-from relutrim.network import Port
 from relutrim.report.json import schema
 from rewriting import dense, linear
 
@@ -36,6 +41,63 @@ def test_batches_are_what_the_file_allows(batch, inputs, dtype):
     assert all(timing.runs >= 5 for timing in found.timings)
     assert found.runtime.startswith("onnxruntime ")
     assert found.remark is None
+
+
+def shared() -> onnx.ModelProto:
+    """Smaller: one weight in five places."""
+    nodes = []
+    for k in range(5):
+        nodes += [op("Add", [f"r{k}" if k else "x", "b"], f"a{k}"), op("MatMul", [f"a{k}", "w"], f"m{k}")]
+        nodes.append(op("Relu", [f"m{k}"], f"r{k + 1}" if k < 4 else "y"))
+    weight = np.random.default_rng(0).normal(size=(40, 40)).astype(np.float32)
+    return model(nodes, ["n", 40], {"w": weight, "b": np.ones(40, np.float32)})
+
+
+def padded() -> onnx.ModelProto:
+    """Larger than what is written of its network."""
+    proto = shared()
+    proto.doc_string = "trained with much patience; " * 5000
+    return proto
+
+
+@pytest.mark.parametrize(("make", "larger"), [(padded, True), (shared, False)])
+def test_the_size_before_is_that_of_the_file(make, larger, tmp_path, capsys):
+    path, out = tmp_path / "model.onnx", tmp_path / "out.onnx"
+    onnx.save(make(), path)
+    written = network_to_proto(network_from_proto(make())).ByteSize()
+    assert path.stat().st_size > 1.2 * written if larger else path.stat().st_size < written / 1.2
+    sizes = _sizes_said(capsys, path, out)
+    assert sizes == {"before": path.stat().st_size, "after": out.stat().st_size}
+
+
+def test_the_size_before_is_that_of_the_file_where_nothing_goes(tmp_path, capsys):
+    path, out = tmp_path / "model.onnx", tmp_path / "out.onnx"
+    onnx.save(shared(), path)
+    sizes = _sizes_said(capsys, path, out, "--tolerance", "0")
+    assert sizes == {"before": path.stat().st_size, "after": path.stat().st_size}
+
+
+def _sizes_said(capsys: pytest.CaptureFixture[str], path: Path, out: Path, *options: str) -> dict[str, int]:
+    command = ["compress", path, out, "--box", "0", "1", "--method", "bounds", "--json", *options]
+    sizes: dict[str, int] = json.loads(call(capsys, *command).out)["latency"]["onnx_bytes"]
+    return sizes
+
+
+def test_no_batch_is_measured_that_takes_much_memory(monkeypatch):
+    monkeypatch.setattr(relutrim.latency, "_NUMBERS", BATCH * 5)
+    found = measure(LARGE, SMALL)  # 7 numbers for each input
+    assert [timing.inputs for timing in found.timings] == [1]
+    fixed = [replace(network, input=Port("x", (2,), 10**9)) for network in (LARGE, SMALL)]
+    found = measure(*fixed)
+    assert not found.timings
+    assert "1000000000 inputs" in found.remark
+
+
+def test_what_there_is_no_time_for_is_left_out():
+    found = measure(LARGE, SMALL, seconds=0.0)
+    assert found.bytes_before > found.bytes_after
+    assert not found.timings
+    assert "no time left" in found.remark
 
 
 class Session:

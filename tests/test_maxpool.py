@@ -18,8 +18,8 @@ from relutrim.bounds.interval import forward_radius, input_interval, node_interv
 from relutrim.bounds.linear import Backward
 from relutrim.bounds.maxima import relax_maxima
 from relutrim.bounds.relaxation import Slope
-from relutrim.bounds.values import Interval
-from relutrim.network import Linear, MaxPool, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.graph import Linear, MaxPool, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.intervals import Interval
 from relutrim.prove.verdict import Verdict
 from relutrim.rewrite.draft import passed
 from relutrim.rewrite.gains import gains

@@ -75,7 +75,7 @@ def test_the_last_hidden_layer_is_merged_too():
 def test_a_layer_of_constants_that_may_not_fold_keeps_one_value():
     network = dense(linear(np.zeros((2, 30)), [1, 2]), linear(np.ones((20, 2))))
     result = compressed(network, 0, 1, rewrites="all")
-    assert names(result) == ["merge-active", "straighten"]
+    assert names(result) == ["merge-collinear", "straighten"]  # 2 is twice 1, so that is exact
     assert result.network.parameters == 30 + 1 + 20 + 20
 
 

@@ -14,8 +14,8 @@ import oracle
 from channelled import channelled
 from relutrim.analysis import analyze_network
 from relutrim.domain import Box
-from relutrim.network import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale
-from relutrim.network.operators import (
+from relutrim.graph import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.graph.operators import (
     AveragePool,
     Concat,
     Convolution,
@@ -235,8 +235,8 @@ def test_channels_that_are_stable_at_different_positions_are_not_merged():
 
 def test_weights_that_overflow_on_the_way_are_left_as_they_are():
     """Their difference would be a number, but not what bounds its rounding."""
-    first = Convolution(np.array([[[1.0]], [[1.0]], [[-1.0]]]), np.zeros(3), (1,), ((0, 0),), (1,))
-    second = Convolution(np.array([[[1e308], [-1e308], [1.0]]]), np.zeros(1), (1,), ((0, 0),), (1,))
+    first = Convolution(np.array([[[1.0]], [[3.0]], [[-1.0]]]), np.zeros(3), (1,), ((0, 0),), (1,))
+    second = Convolution(np.array([[[1e308], [-5e307], [1.0]]]), np.zeros(1), (1,), ((0, 0),), (1,))
     original = network((1, 3), ("c", first, "x"), ("r", Relu(), "c"), ("y", second, "r"))
     with np.errstate(over="ignore"):
         assert merge_kernels(start(original, -1, 1)).network is original

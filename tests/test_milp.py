@@ -22,13 +22,13 @@ from command_line import call
 from relutrim.analysis import analyze_network
 from relutrim.domain import Box, Domain
 from relutrim.errors import InputError
+from relutrim.graph import Linear, Network, Node, Output, Port, Relu
 from relutrim.milp import methods
 from relutrim.milp.formulation import Formulation, State
 from relutrim.milp.isa import Hunt, unseen
 from relutrim.milp.methods import Milps
 from relutrim.milp.settings import SOLVERS
 from relutrim.milp.solver import Outcome, Status, solver
-from relutrim.network import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.verdict import Evidence, Verdict

@@ -12,13 +12,13 @@ import torch
 import oracle
 from relutrim.analysis import analyze_network
 from relutrim.domain import Box
+from relutrim.graph import Add, Linear, Network, Node, Output, Port, Relu
 from relutrim.milp import highs
 from relutrim.milp.formulation import Formulation, State
 from relutrim.milp.isa import Hunt, unseen
 from relutrim.milp.methods import Milps
 from relutrim.milp.single import TOLERANCE, Reach
 from relutrim.milp.solver import SOLVERS, TOLERANCES, Status, solver
-from relutrim.network import Add, Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.stability import LayerStability

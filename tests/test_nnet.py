@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relutrim.errors import InputError
-from relutrim.formats.nnet import read_nnet
-from relutrim.network import Scale
+from relutrim.graph import Scale
+from relutrim.io.nnet import read_nnet
 
 
 def line(values):

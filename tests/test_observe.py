@@ -19,10 +19,21 @@ from relutrim.analysis import analyze_network
 from relutrim.compression import compress_network
 from relutrim.domain import Box, NormalizedBox
 from relutrim.errors import InputError
-from relutrim.network import Network
-from relutrim.observe import InType, certain_difference, climb, observe, samples
+from relutrim.graph import Network, Relu, Take
+from relutrim.observe import (
+    InType,
+    certain_difference,
+    climb,
+    most_samples,
+    observe,
+    outputs_by_part,
+    outputs_of,
+    samples,
+)
+from relutrim.prove.deadline import Deadline
 from relutrim.report.json import schema
-from rewriting import QUICK, compressed, dense, linear
+from relutrim.wish import allowed_deviation
+from rewriting import QUICK, compressed, dense, graph, linear
 
 slow = settings(suppress_health_check=list(HealthCheck))
 
@@ -119,6 +130,72 @@ def test_networks_that_are_equal_are_not_apart():
     assert found == 0
     assert seen.difference == 0
     assert seen.own_error > 0
+
+
+# What looking holds in memory, and takes of the time.
+
+
+def stretched(size: int) -> Network:
+    """One number and zeros behind it, which takes no multiplications, and a ReLU."""
+    return graph(1, [("long", Take((np.array([0] + [-1] * (size - 1)),)), "x"), ("y", Relu(), "long")], "y")
+
+
+@pytest.mark.parametrize("size", [2**16, 2**20, 2**24])
+def test_few_inputs_are_looked_at_where_outputs_are_long(size):
+    network = stretched(size)
+    assert 1 <= most_samples(network) <= max(1, 2**22 // size)
+    assert most_samples(dense(linear([[1.0]]))) == 2048
+
+
+def test_few_inputs_are_looked_at_where_values_are_long_and_outputs_short():
+    network = graph(
+        1, [("a", Take((np.zeros(2**20, np.int64),)), "x"), ("y", Take((np.array([0]),)), "a")], "y"
+    )
+    assert network.multiply_adds == 0
+    assert most_samples(network) <= 1024
+
+
+def test_few_inputs_are_looked_at_where_they_are_long_themselves():
+    network = graph(2**20, [("y", Take((np.array([0]),)), "x")], "y")
+    assert most_samples(network) <= 4
+
+
+def test_the_search_starts_from_few_inputs_where_values_are_long(monkeypatch):
+    one, other = apart(np.ones(6))
+    points = samples(analyze_network(one, Box(0, 1), data=None, **QUICK), None)
+    region = Box(0, 1).fit(one).region()
+    assert len(climb(one, other, region, points, steps=1)) > 3
+    monkeypatch.setattr(relutrim.observe, "_NUMBERS", 3 * 2 * sum(map(one.size, one.shapes)))
+    assert len(climb(one, other, region, points, steps=1)) == 3
+
+
+def test_outputs_in_parts_are_the_same(monkeypatch):
+    one, other = apart(np.arange(1.0, 7.0))
+    points = torch.rand(50, 6, dtype=torch.float64)
+    whole, found = outputs_of(one, points), certain_difference(one, other, points)
+    monkeypatch.setattr(relutrim.observe, "_NUMBERS", 1)
+    assert len([*outputs_by_part(one, points)]) == 50
+    assert torch.allclose(outputs_of(one, points), whole)
+    assert certain_difference(one, other, points) == pytest.approx(found, rel=1e-12)
+
+
+def test_where_time_is_up_one_part_is_looked_at(monkeypatch):
+    one, other = apart(np.ones(3))
+    points = torch.tensor([[0.5] * 3, [1.0] * 3], dtype=torch.float64)
+    monkeypatch.setattr(relutrim.observe, "_NUMBERS", 1)
+    assert len([*outputs_by_part(one, points, Deadline(0.0))]) == 1
+    assert certain_difference(one, other, points) == pytest.approx(3.0)
+    assert certain_difference(one, other, points, Deadline(0.0)) == pytest.approx(1.5)
+
+
+def test_what_rounding_may_take_goes_by_the_outputs_that_there_was_time_for(monkeypatch):
+    network = dense(linear([[1.0]]))
+    stability = analyze_network(network, Box(0, 1), data=np.array([[0.5]]), **QUICK | {"method": "data"})
+    monkeypatch.setattr(relutrim.observe, "_NUMBERS", 1)
+    whole = allowed_deviation(network, stability, "exact", np.array([[0.5]])).most
+    assert whole == 2.0**-24  # a corner was among the inputs
+    part = allowed_deviation(network, stability, "exact", np.array([[0.5]]), Deadline(0.0)).most
+    assert 0 < part < whole
 
 
 # In the deployed type.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
+import re
 import zipfile
 
 import numpy as np
@@ -14,48 +15,49 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from onnx_models import model, numbers, op
+from onnx_models import model, numbers, op, opaque
 from relutrim.errors import InputError, NetworkError, UnsupportedError
-from relutrim.formats.onnx import network_from_proto, read_onnx
-from relutrim.formats.onnx.conversion import handles
+from relutrim.io.onnx import read_onnx
+from relutrim.io.onnx.conversion import handles
 
 W34, B4, C3 = numbers(3, 4), numbers(4), numbers(3)
 SHAPE = np.array
 
 
 D = np.float64
+OPAQUE = UnsupportedError
 BAD_GRAPHS = {
     "log softmax in the middle": (
-        [op("LogSoftmax", ["x"], "p"), op("Relu", ["p"])], {}, UnsupportedError,
-        "relu_y.*logsoftmax_p.*very end.*cut the model",
+        [op("LogSoftmax", ["x"], "p"), op("Relu", ["p"])], {}, OPAQUE,
+        "relu_y.*logsoftmax_p.*very end",
     ),
     "softmax of the batch": (
-        [op("Softmax", ["x"], "p", axis=0), op("Relu", ["p"])], {}, UnsupportedError,
+        [op("Softmax", ["x"], "p", axis=0), op("Relu", ["p"])], {}, OPAQUE,
         "'relu_y'.*'softmax_p'.*batch",
     ),
-    "exponential": ([op("Exp", ["x"])], {}, UnsupportedError, "'exp_y' .Exp.*range.*cut the model"),
-    "gelu by tanh": ([op("Gelu", ["x"], approximate="tanh")], {}, UnsupportedError, "'gelu_y'.*'none'"),
-    "elu that falls": ([op("Elu", ["x"], alpha=-1.0)], {}, NetworkError, "'elu_y'.*alpha"),
-    "celu that falls": ([op("Celu", ["x"], alpha=-1.0)], {}, UnsupportedError, "'celu_y'.*alpha"),
-    "unknown operator": ([op("Frobnicate", ["x"])], {}, UnsupportedError, "Frobnicate is not one"),
-    "attention": ([op("MatMul", ["x", "x"])], {}, UnsupportedError, "two computed values"),
-    "product of values": ([op("Mul", ["x", "x"])], {}, UnsupportedError, "two computed values"),
+    "exponential": ([op("Exp", ["x"])], {}, OPAQUE, "'exp_y' .Exp.*does not know the operator Exp"),
+    "gelu by tanh": ([op("Gelu", ["x"], approximate="tanh")], {}, OPAQUE, "'gelu_y'.*'tanh'"),
+    "elu that falls": ([op("Elu", ["x"], alpha=-1.0)], {}, OPAQUE, "'elu_y'.*alpha"),
+    "celu that falls": ([op("Celu", ["x"], alpha=-1.0)], {}, OPAQUE, "'celu_y'.*alpha"),
+    "unknown operator": ([op("Frobnicate", ["x"])], {}, OPAQUE, "the operator Frobnicate"),
+    "attention": ([op("MatMul", ["x", "x"])], {}, OPAQUE, "two computed values"),
+    "product of values": ([op("Mul", ["x", "x"])], {}, OPAQUE, "two computed values"),
     "custom domain": (
         [helper.make_node("Gemm", ["x", "w"], ["y"], domain="com.microsoft")], {"w": W34},
-        UnsupportedError, "com.microsoft",
+        OPAQUE, "does not know the operator Gemm",
     ),
-    "recurrent": ([op("LSTM", ["x", "w", "w"])], {"w": W34}, UnsupportedError, "recurrent"),
-    "cast": ([op("Cast", ["x"], to=TensorProto.FLOAT16)], {}, UnsupportedError, "float16, which rounds"),
+    "recurrent": ([op("LSTM", ["x", "w", "w"])], {"w": W34}, OPAQUE, "LSTM"),
+    "cast": ([op("Cast", ["x"], to=TensorProto.FLOAT16)], {}, OPAQUE, "float16, which rounds"),
     "training dropout": (
-        [op("Dropout", ["x", "", "on"])], {"on": np.array(True)}, UnsupportedError, "model.eval",
+        [op("Dropout", ["x", "", "on"])], {"on": np.array(True)}, OPAQUE, "training_mode",
     ),
     "used dropout mask": (
         [helper.make_node("Dropout", ["x"], ["h", "mask"]), op("Add", ["h", "mask"])], {},
-        UnsupportedError, "'mask' is used",
+        OPAQUE, "'mask' is used",
     ),
     "training batch norm": (
         [op("BatchNormalization", ["x", "c", "c", "c", "c"], training_mode=1)], {"c": C3},
-        UnsupportedError, "model.eval",
+        OPAQUE, "training mode",
     ),
     "batch norm of another size": (
         [op("BatchNormalization", ["x", "c", "c", "c", "b"])], {"c": C3, "b": B4},
@@ -63,14 +65,14 @@ BAD_GRAPHS = {
     ),
     "batch norm of negative variance": (
         [op("BatchNormalization", ["x", "c", "c", "c", "v"])], {"c": C3, "v": -abs(C3)},
-        NetworkError, "variance",
+        OPAQUE, "variance",
     ),
-    "mixed rows": ([op("MatMul", ["w", "x"])], {"w": W34}, UnsupportedError, "along the batch axis"),
-    "dropped batch": ([op("Reshape", ["x", "s"])], {"s": SHAPE([3])}, UnsupportedError, "batch axis"),
-    "flat batch": ([op("Flatten", ["x"], axis=0)], {}, UnsupportedError, "batch into one row"),
-    "moved batch": ([op("Transpose", ["x"])], {}, UnsupportedError, "moves the batch axis"),
-    "new front axis": ([op("Unsqueeze", ["x", "s"])], {"s": SHAPE([0])}, UnsupportedError, "front of"),
-    "constant per row": ([op("Add", ["x", "c"])], {"c": numbers(2, 3)}, UnsupportedError, "rows of a batch"),
+    "mixed rows": ([op("MatMul", ["w", "x"])], {"w": W34}, OPAQUE, "along the batch axis"),
+    "dropped batch": ([op("Reshape", ["x", "s"])], {"s": SHAPE([3])}, OPAQUE, "batch axis"),
+    "flat batch": ([op("Flatten", ["x"], axis=0)], {}, OPAQUE, "batch into one row"),
+    "moved batch": ([op("Transpose", ["x"])], {}, OPAQUE, "moves the batch axis"),
+    "new front axis": ([op("Unsqueeze", ["x", "s"])], {"s": SHAPE([0])}, OPAQUE, "front of"),
+    "constant per row": ([op("Add", ["x", "c"])], {"c": numbers(2, 3)}, OPAQUE, "rows of a batch"),
     "constant that does not broadcast": (
         [op("Add", ["x", "c"])], {"c": numbers(2)}, NetworkError, "does not broadcast",
     ),
@@ -83,30 +85,26 @@ BAD_GRAPHS = {
     ),
     "batch against another axis": (
         [op("Unsqueeze", ["x", "s"], "h"), op("Add", ["h", "x"])], {"s": SHAPE([1])},
-        UnsupportedError, "batch of one meets another axis",
-    ),
-    "computed shape": (
-        [op("Shape", ["x"], "s"), op("Reshape", ["x", "s"])], {}, UnsupportedError, "onnxsim",
+        OPAQUE, "batch of one meets another axis",
     ),
     "constant arithmetic": (
-        [op("Mul", ["c", "c"], "d"), op("Add", ["x", "d"])], {"c": C3}, UnsupportedError, "fold constants",
+        [op("Mul", ["c", "c"], "d"), op("Add", ["x", "d"])], {"c": C3}, OPAQUE, "would round",
     ),
-    "constant output": ([op("Identity", ["c"])], {"c": C3}, UnsupportedError, "output 'y'.*constant"),
     "string constant": (
         [helper.make_node("Constant", [], ["c"], value_string="a"), op("Add", ["x", "c"])], {},
-        UnsupportedError, "value_string",
+        OPAQUE, "value_string",
     ),
-    "float16 weights": ([op("Add", ["x", "c"])], {"c": C3.astype(np.float16)}, InputError, "'c' is float16"),
-    "int8 weights": ([op("Add", ["x", "c"])], {"c": C3.astype(np.int8)}, InputError, "'c' is int8"),
-    "complex weights": ([op("Add", ["x", "c"])], {"c": C3.astype(np.complex64)}, InputError, "is complex64"),
-    "mixed types": ([op("Add", ["x", "c"])], {"c": C3.astype(D)}, InputError, "float64 in a float32 model"),
+    "float16 weights": ([op("Add", ["x", "c"])], {"c": C3.astype(np.float16)}, OPAQUE, "is float16"),
+    "int8 weights": ([op("Add", ["x", "c"])], {"c": C3.astype(np.int8)}, OPAQUE, "is int8"),
+    "complex weights": ([op("Add", ["x", "c"])], {"c": C3.astype(np.complex64)}, OPAQUE, "is complex64"),
+    "mixed types": ([op("Add", ["x", "c"])], {"c": C3.astype(D)}, OPAQUE, "float64 in a float32 model"),
     "NaN": (
-        [op("Gemm", ["x", "w"])], {"w": np.full((3, 4), np.nan, np.float32)}, NetworkError,
-        r"'gemm_y' \(Gemm\).*'w' holds 12",
+        [op("Gemm", ["x", "w"])], {"w": np.full((3, 4), np.nan, np.float32)}, OPAQUE,
+        r"'gemm_y' \(Gemm\).*'w' holds",
     ),
-    "infinity": ([op("Add", ["x", "c"])], {"c": np.full(3, -np.inf, np.float32)}, NetworkError, "c' holds"),
-    "division by zero": ([op("Div", ["x", "c"])], {"c": 0 * C3}, NetworkError, "zero"),
-    "NaN attribute": ([op("Gemm", ["x", "w"], alpha=float("nan"))], {"w": W34}, NetworkError, "is nan"),
+    "infinity": ([op("Add", ["x", "c"])], {"c": np.full(3, -np.inf, np.float32)}, OPAQUE, "c' holds"),
+    "division by zero": ([op("Div", ["x", "c"])], {"c": 0 * C3}, OPAQUE, "zero"),
+    "NaN attribute": ([op("Gemm", ["x", "w"], alpha=float("nan"))], {"w": W34}, OPAQUE, "is nan"),
     "wrong shapes": ([op("Gemm", ["x", "w"])], {"w": W34.T.copy()}, NetworkError, "'gemm_y'.*for 4 inputs"),
     "impossible reshape": ([op("Reshape", ["x", "s"])], {"s": SHAPE([0, 7])}, NetworkError, "cannot be"),
     "negative shape": ([op("Reshape", ["x", "s"])], {"s": SHAPE([0, -7])}, InputError, "not one a tensor"),
@@ -124,40 +122,17 @@ BAD_GRAPHS = {
 
 
 @pytest.mark.parametrize("case", BAD_GRAPHS)
-def test_graphs_that_cannot_be_read_say_where_and_why(case, tmp_path):
+def test_what_is_damaged_is_refused_and_what_is_not_known_is_opaque(case, tmp_path):
     nodes, weights, kind, text = BAD_GRAPHS[case]
-    path = tmp_path / "bad.onnx"
-    path.write_bytes(model(nodes, ["n", 3], weights).SerializeToString())
+    proto, path = model(nodes, ["n", 3], weights), tmp_path / "bad.onnx"
+    if kind is OPAQUE:
+        assert re.search(text, opaque(proto))
+        return
+    path.write_bytes(proto.SerializeToString())
     with pytest.raises(kind, match=text) as caught:
         read_onnx(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert caught.value.exit_code == (3 if kind is UnsupportedError else 2)
-
-
-def test_control_flow_is_refused():
-    graph = helper.make_graph(
-        [op("Relu", ["x"], "z")], "branch", [], [helper.make_tensor_value_info("z", 1, None)]
-    )
-    node = helper.make_node("If", ["flag"], ["y"], then_branch=graph, else_branch=graph)
-    with pytest.raises(UnsupportedError, match="control flow"):
-        network_from_proto(model([node], ["n", 3], {"flag": np.array(True)}))
-
-
-RELU = [op("Relu", ["x"])]
-
-
-@pytest.mark.parametrize(
-    ("shape", "text"),
-    [
-        (["n", "m"], "leaves more than the batch"),
-        (["n", 0], "leaves more"),
-        (["n"], "leaves more"),
-        (["n", -3], "leaves"),
-    ],
-)
-def test_open_input_shapes_are_refused(shape, text):
-    with pytest.raises(InputError, match=text):
-        network_from_proto(model(RELU, shape))
 
 
 def changed(change) -> onnx.ModelProto:
@@ -173,17 +148,6 @@ def _external(proto):
     tensor.external_data.add(key="location", value="../secret")
 
 
-def _sparse(proto):
-    values = helper.make_tensor("s", TensorProto.FLOAT, [1], [1.0])
-    indices = helper.make_tensor("i", TensorProto.INT64, [1], [1])
-    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3]))
-
-
-def _function(proto):
-    ids = [helper.make_opsetid("", 17)]
-    proto.functions.append(helper.make_function("f", "Fn", ["a"], ["b"], [op("Relu", ["a"], "b")], ids))
-
-
 def _dims(*dims):
     def change(proto):
         del proto.graph.initializer[0].dims[:]
@@ -192,45 +156,38 @@ def _dims(*dims):
     return change
 
 
-def _more_input(proto):
-    proto.graph.input.append(helper.make_tensor_value_info("x2", TensorProto.FLOAT, [1]))
+def _attribute_twice(proto):
+    proto.graph.node[0].attribute.extend(helper.make_attribute("alpha", number) for number in (1.0, 5.0))
 
 
-def _integer_input(proto):
-    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+def _input_twice(proto):
+    entry = helper.make_tensor_value_info("c", TensorProto.FLOAT, [3])
+    proto.graph.input.extend([entry, entry])
+
+
+def _metadata_twice(proto):
+    for value in ("1", "2"):
+        proto.metadata_props.add(key="k", value=value)
 
 
 BAD_FRAMES = {
-    "external data": (_external, UnsupportedError, "another file"),
-    "sparse": (_sparse, UnsupportedError, "'s' are stored sparse"),
-    "functions": (_function, UnsupportedError, "'Fn'.*inline"),
-    "two inputs": (_more_input, InputError, "one input.*'x2'"),
-    "no input": (lambda p: p.graph.input.pop(), InputError, "has 0"),
-    "integers": (_integer_input, InputError, "it is int64"),
-    "no shape": (lambda p: p.graph.input[0].type.tensor_type.ClearField("shape"), InputError, "with a shape"),
+    "data elsewhere": (_external, InputError, "not in the model's folder"),
+    "no input": (lambda p: p.graph.input.pop(), NetworkError, "'x', which nothing makes"),
     "no output": (lambda p: p.graph.output.pop(), InputError, "no output"),
     "empty graph": (lambda p: p.graph.Clear(), InputError, "graph is empty"),
     "no opset": (lambda p: p.opset_import.pop(), InputError, "names none"),
-    "old opset": (
-        lambda p: setattr(p.opset_import[0], "version", 6),
-        UnsupportedError,
-        "operator set 6.*convert",
-    ),
-    "new opset": (lambda p: setattr(p.opset_import[0], "version", 99), UnsupportedError, "operator set 99"),
     "huge shape": (_dims(2**40, 2**20), InputError, "'c'.*needs"),
     "huge empty shape": (_dims(2**40, 0), InputError, "holds no numbers"),
     "negative shape": (_dims(-1, -3), InputError, "not one a tensor"),
     "many axes": (_dims(3, *[1] * 100), InputError, "not one a tensor"),
     "other shape": (_dims(4), InputError, "needs 4 numbers and 3"),
     "same name": (lambda p: p.graph.initializer.append(p.graph.initializer[0]), NetworkError, "two tensors"),
+    "same attribute": (_attribute_twice, InputError, "'add_y'.*attribute 'alpha' twice"),
+    "same input": (_input_twice, InputError, "two inputs are called 'c'"),
+    "same metadata": (_metadata_twice, InputError, "two entries 'k'"),
     "no data": (lambda p: p.graph.initializer[0].ClearField("raw_data"), InputError, "needs 3 numbers and 0"),
     "two kinds of data": (lambda p: p.graph.initializer[0].float_data.append(1), InputError, "stored twice"),
-    "unknown type": (
-        lambda p: setattr(p.graph.initializer[0], "data_type", 77),
-        InputError,
-        "unknown type 77",
-    ),
-    "no tensor made": (lambda p: p.graph.node[0].output.pop(), NetworkError, "nothing makes"),
+    "no tensor made": (lambda p: p.graph.node[0].output.pop(), InputError, "makes no tensor"),
 }
 
 

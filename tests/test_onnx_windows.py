@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from onnx import numpy_helper
 
 from command_line import call
-from onnx_models import assert_reads, model, numbers, op
-from relutrim.errors import InputError, NetworkError, UnsupportedError
-from relutrim.formats import load, save
-from relutrim.formats.onnx import network_from_proto
-from relutrim.network.operators import AveragePool, Convolution, Linear, MaxPool, Mean, Scale
+from onnx_models import assert_reads, model, numbers, op, opaque
+from relutrim.errors import CheckFailed, InputError, NetworkError, UnsupportedError
+from relutrim.graph import Network, Node, Output, Port
+from relutrim.graph.operators import AveragePool, Convolution, Linear, MaxPool, Mean, Scale
+from relutrim.io import load, save
+from relutrim.io.onnx import network_from_proto, network_to_proto, verify_written
 
 SAME = ("SAME_UPPER", "SAME_LOWER")
 
@@ -174,7 +178,7 @@ def test_global_pooling(kind, shape):
 
 
 def test_float64_convolutions_are_read_and_written(tmp_path):
-    """onnxruntime has no convolution in float64, so what is written is checked by onnx's own evaluator."""
+    """onnxruntime has no convolution in float64, so what is written is read again."""
     weights = {"w": numbers(3, 2, 3, 3, dtype=np.float64)}
     nodes = [
         op("Conv", ["x", "w"], "h", pads=[1, 0, 1, 2], strides=[2, 1]),
@@ -315,31 +319,72 @@ BAD_WINDOWS = {
 @pytest.mark.parametrize("case", BAD_WINDOWS)
 def test_windows_that_cannot_be_read_say_where_and_why(case):
     proto, kind, text = BAD_WINDOWS[case]
-    with pytest.raises(kind, match=text) as caught:
-        network_from_proto(proto)
-    assert f"'{proto.graph.node[-1].name}'" in str(caught.value)
+    if kind is UnsupportedError and "more than" not in text:
+        message = opaque(proto)
+    else:
+        with pytest.raises(kind) as caught:
+            network_from_proto(proto)
+        message = str(caught.value)
+    assert re.search(text, message)
+    assert f"'{proto.graph.node[-1].name}'" in message
 
 
-def test_the_place_of_the_maximum_is_refused():
+def test_who_tells_the_place_of_the_maximum_is_opaque():
     from onnx import helper
 
     node = helper.make_node("MaxPool", ["x"], ["h", "where"], name="pool", kernel_shape=[2])
     proto = model([node, op("Cast", ["where"], to=1)], ["n", 3, 4])
-    with pytest.raises(UnsupportedError, match=r"'pool' .MaxPool.*'where' is used"):
-        network_from_proto(proto)
+    assert re.search(r"'pool' .MaxPool.*'where' is used", opaque(proto))
 
 
 @pytest.mark.parametrize(
     ("nodes", "code", "words"),
     [
-        ([op("Conv", ["x", "w"], "c"), op("Exp", ["c"], "s"), op("Conv", ["s", "v"])], 3, "exp_s"),
+        ([op("Conv", ["x", "w"], "c"), op("Exp", ["c"], "s"), op("Conv", ["s", "v"])], 0, ""),
         ([op("Conv", ["x", "w"], strides=[-1, 1])], 2, "conv_y"),
     ],
 )
-def test_the_command_line_names_the_node(nodes, code, words, tmp_path, capsys):
+def test_the_command_line_names_damaged_nodes(nodes, code, words, tmp_path, capsys):
     path = tmp_path / "bad.onnx"
     weights = {"w": numbers(2, 3, 1, 1), "v": numbers(2, 2, 1, 1)}
     path.write_bytes(model(nodes, ["n", 3, 4, 4], weights).SerializeToString())
     outcome = call(capsys, "inspect", path)
     assert outcome.code == code
     assert words in outcome.err.replace("\n", "")
+
+
+UNEVEN = {
+    "along one axis": ((6,), ((0, 1),)),
+    "along two axes": ((6, 7), ((0, 1), (0, 1))),
+    "before and behind": ((6, 6), ((0, 1), (1, 0))),
+}
+
+
+def in_float64(shape, padding):
+    """A convolution and a pooling that onnx's own evaluator gets wrong, while onnxruntime lacks the first."""
+    axes = len(shape)
+    kernel = Convolution(
+        numbers(3, 2, *(2,) * axes, dtype=np.float64), numbers(3, dtype=np.float64),
+        (1,) * axes, ((0, 0),) * axes, (1,) * axes,
+    )  # fmt: skip
+    pooling = MaxPool((2,) * axes, (1,) * axes, padding, (1,) * axes)
+    nodes = (Node("c", kernel, ("x",)), Node("p", pooling, ("c",)))
+    return Network(Port("x", (2, *shape)), nodes, (Output("y", "p"),), "float64")
+
+
+@pytest.mark.parametrize("case", UNEVEN)
+def test_uneven_padding_in_float64_can_be_saved(case, tmp_path):
+    network = in_float64(*UNEVEN[case])
+    save(network, tmp_path / "m.onnx")
+    x = torch.rand(3, *network.input.shape, dtype=torch.float64)
+    assert torch.equal(load(tmp_path / "m.onnx").run(x)["p"], network.run(x)["p"])
+
+
+def test_what_is_only_read_again_is_still_compared(tmp_path):
+    network = in_float64((6,), ((0, 1),))
+    proto = network_to_proto(network)
+    tensor = next(entry for entry in proto.graph.initializer if entry.name.endswith("bias"))
+    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) + 1, tensor.name))
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(CheckFailed, match="off the network"):
+        verify_written(tmp_path / "m.onnx", network)

@@ -12,9 +12,9 @@ from onnx_models import assert_same, numbers, run, sample, values_at
 from oracle import Polytope, outputs, random_points
 from relutrim._version import __version__
 from relutrim.errors import CheckFailed, InputError, NetworkError, UnsupportedError
-from relutrim.formats.onnx import network_from_proto, network_to_proto, read_onnx, verify_written, write_onnx
-from relutrim.formats.onnx.emission import spells
-from relutrim.network import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale, TailStep
+from relutrim.graph import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale, TailStep
+from relutrim.io.onnx import network_from_proto, network_to_proto, read_onnx, verify_written, write_onnx
+from relutrim.io.onnx.emission import spells
 from strategies import networks
 
 
@@ -233,7 +233,7 @@ def test_a_wrong_file_never_takes_the_place_of_a_right_one(tmp_path, monkeypatch
     write_onnx(NETWORKS["dense"], path)
     right = path.read_bytes()
     other = network_to_proto(chain((3,), linear(4, 3), Relu(), linear(2, 4)))
-    monkeypatch.setattr("relutrim.formats.onnx.write.network_to_proto", lambda network: other)
+    monkeypatch.setattr("relutrim.io.onnx.write.network_to_proto", lambda network: other)
     with pytest.raises(CheckFailed, match=r"m\.onnx: output 'y' .* off the network"):
         write_onnx(NETWORKS["dense"], path)
     assert path.read_bytes() == right

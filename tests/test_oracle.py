@@ -23,7 +23,7 @@ from oracle import (
     random_points,
     vertices,
 )
-from relutrim.network import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.graph import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale
 from strategies import RandomDomain, networks, problems
 
 F = Fraction

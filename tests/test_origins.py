@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import onnx
 import pytest
@@ -13,21 +14,25 @@ import torch
 from hypothesis import given, settings
 
 import relutrim
+import relutrim.origins
 import strategies
 from command_line import call
 from relutrim.compression import compress_network
-from relutrim.domain import Box, NormalizedBox
-from relutrim.formats import load
-from relutrim.network import Network
+from relutrim.domain import Box, Everywhere, NormalizedBox
+from relutrim.graph import Network
+from relutrim.io import load
 from relutrim.origins import KEY
 from relutrim.prove.verdict import Verdict
+from relutrim.report.json import dumps, schema
 from rewriting import dense, linear
 from test_drop_channels import conv, network
 from test_soundness import QUICK, as_domain, slow
 
 
 def written(result: Any) -> dict[str, Any]:
-    """What the compressed network says of where its units are from."""
+    """What the compressed network says of where its units are from; one that is unchanged says nothing."""
+    if result.unchanged:
+        return {}
     made: dict[str, Any] = json.loads(result.stored.metadata[KEY])
     assert list(made) == [relu.name for relu in result.stored.relus]
     return made
@@ -103,24 +108,35 @@ def test_compressed_twice_the_first_network_counts(tmp_path: Path) -> None:
                 torch.testing.assert_close(mine[:, unit], scale * theirs[:, origin], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("nonsense", ["", "{", "[1]", '{"relu1": 3}', '{"relu1": {"units": ["a"]}}'])
+NONSENSE = (
+    *("", "{", "[1]", "[" * 100_000, '{"relu1": 3}', '{"relu1": {"units": ["a"]}}'),
+    *('{"relu1": {"layer": 5, "units": [0]}}', '{"relu1": {"layer": "relu1", "units": "0"}}'),
+    *('{"relu1": {"layer": null, "units": [-1]}}', '{"relu1": {"layer": null, "units": [true]}}'),
+)
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=range(len(NONSENSE)))
 def test_nonsense_in_the_metadata_is_not_taken_for_origins(nonsense: str) -> None:
     small = dense(linear([[1, -1], [-1, -1]], [0, -1]), linear([[1, 1]]))
     small = Network(small.input, small.nodes, small.outputs, small.dtype, {KEY: nonsense, "mine": "stays"})
     result = relutrim.compress(small, Box(0, 1))
     assert written(result)["relu1"] == {"layer": "relu1", "units": [0]}
     assert result.stored.metadata["mine"] == "stays"
+    as_it_was = relutrim.compress(small, Everywhere())
+    assert as_it_was.unchanged
+    assert as_it_was.origins == {}
 
 
 def test_channels_have_origins() -> None:
     small = network(
         (2, 5, 5),
         ("c1", conv(2, 4, dead=(1,)), "x"),
-        ("r1", relutrim.network.Relu(), "c1"),
+        ("r1", relutrim.graph.Relu(), "c1"),
         ("c2", conv(4, 3), "r1"),
-    )
+    ).edit(dtype="float64")
     result = relutrim.compress(small, Box(0, 1))
     assert written(result)["r1"] == {"layer": "r1", "units": [0, 2, 3]}
+    assert reported(result) == written(result)
 
 
 def test_normalised_inputs_have_origins() -> None:
@@ -145,6 +161,57 @@ def test_metadata_changes_nothing_that_is_computed(tmp_path: Path) -> None:
     x = torch.rand(10, 784, dtype=torch.float64)
     # The same weights may lie otherwise in memory, and be summed in another order.
     torch.testing.assert_close(load(tmp_path / "with.onnx")(x), result.stored(x), rtol=0, atol=1e-12)
+
+
+# The report
+
+
+def reported(result: Any) -> dict[str, Any]:
+    """The origins in the JSON, which fits its schema."""
+    report = result.report
+    jsonschema.validate(report, schema("compression"))
+    found: dict[str, Any] = json.loads(dumps(report))["origins"]
+    return found
+
+
+def test_the_report_says_what_the_metadata_say() -> None:
+    result = relutrim.compress(relutrim.demo_model(), Box(0, 1))
+    assert result.origins == reported(result) == written(result)
+
+
+def test_the_report_leaves_out_relus_that_have_all_of_their_units() -> None:
+    small = dense(
+        linear([[1, -1], [-1, 1]]), linear([[1, 1], [-1, -1], [1, -1]], [0, -1, 0.25]), linear([[1, 1, 2]])
+    )
+    result = relutrim.compress(small, Box(0, 1))
+    assert written(result) == {
+        "relu1": {"layer": "relu1", "units": [0, 1]},
+        "relu2": {"layer": "relu2", "units": [0, 2]},
+    }
+    assert list(reported(result)) == ["relu2"]
+
+
+def test_a_prefix_is_not_all_of_the_units() -> None:
+    small = dense(linear([[1, -1], [-1, 1], [-1, -1]], [0, 0, -1]), linear([[1, 1, 1]]))
+    found = reported(relutrim.compress(small, Box(0, 1)))
+    assert found == {"relu1": {"layer": "relu1", "units": [0, 1]}}
+
+
+def test_what_comes_back_as_it_was_has_nothing_to_report() -> None:
+    result = relutrim.compress(dense(linear([[1, -1], [-1, 1]]), linear([[1, 1]])), Box(0, 1))
+    assert result.unchanged
+    assert reported(result) == {}
+
+
+def test_compressed_twice_every_relu_is_reported_as_a_part_of_the_first_network(tmp_path: Path) -> None:
+    first = relutrim.compress(relutrim.demo_model(), Box(0, 1))
+    first.save(tmp_path / "first.onnx")
+    second = relutrim.compress(tmp_path / "first.onnx", Box(0, 0.5))
+    assert not second.unchanged
+    assert reported(second) == written(second)
+    again = relutrim.compress(tmp_path / "first.onnx", Everywhere(), tolerance=0)
+    assert again.unchanged
+    assert reported(again) == written(first)
 
 
 # The model card

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 import oracle
 from relutrim.domain import Box
+from relutrim.graph import Linear, Network, Node, Output, Port, Relu
 from relutrim.journal.records import RecordError, leaf_fields, leaves_in, packed, unpacked
-from relutrim.network import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull import layers as layers_module

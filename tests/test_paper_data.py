@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relutrim.errors import InputError
-from relutrim.formats.idx import read_idx, write_idx
+from relutrim.io.idx import read_idx, write_idx
 from relutrim.paper import Dataset, load_dataset, obtain_dataset, synthetic
 from relutrim.paper.synthetic_data import FORMS, write_files
 

@@ -59,8 +59,9 @@ def test_witnesses_show_both_states_of_every_unstable_neuron(analysed):
 
 
 def test_leo_removes_the_inactive_and_merges_what_is_dependent(analysed):
-    _, network, stability = analysed
+    _, network, _ = analysed
     result = relutrim.compress(network, relutrim.Box(0, 1), rewrites="leo++", time_limit=3)
+    stability = result.stability  # its own: on a busy machine two analyses decide other neurons in time
     left = network.input.size
     for layer, width in zip(stability.layers, result.network.widths[1:-1], strict=True):
         # Trained weights are in general position: the active rows have rank min(|Q|, inputs).

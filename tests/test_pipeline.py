@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from relutrim.analysis import with_output_relu
-from relutrim.network import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale
-from rewriting import assert_holds, compressed, dense, gap, graph, linear, names
+from relutrim.analysis import analyze_network, with_output_relu
+from relutrim.domain import Box
+from relutrim.graph import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.graph.origin import Frame
+from relutrim.rewrite.pipeline import rewrite
+from rewriting import QUICK, assert_holds, compressed, dense, gap, graph, linear, names
 
 BOTH = pytest.mark.parametrize("rewrites", ["leo++", "all"])
 
@@ -234,3 +237,14 @@ def fingerprint(network: Network) -> list:
         arrays = [value for value in vars(node.operator).values() if isinstance(value, np.ndarray)]
         found.append((node.name, node.inputs, [array.tobytes() for array in arrays]))
     return found
+
+
+def test_what_its_source_cannot_say_anyway_is_rewritten_freely():
+    """A round of rewriting has left the frame; the next one need not be worth that again."""
+    network = dense(linear([[1, 0], [1, 1]], [-3, 1]), linear([[1, 1], [1, -1]]))
+    stability = analyze_network(network, Box(0, 1), data=None, **QUICK)
+    for share, known in ((0.0, None), (0.9, frozenset())):
+        frame = Frame(frozenset(), known, share)
+        assert rewrite(network, stability, frame=frame).stored.widths[1:-1] != network.widths[1:-1]
+    kept = Frame(frozenset(relu.name for relu in network.relus), frozenset(network.shapes), 0.9)
+    assert rewrite(network, stability, frame=kept).stored.neurons > 0

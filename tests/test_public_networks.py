@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from onnx_models import assert_same, run, values_at
-from relutrim.formats import load, save
-from relutrim.formats.vnnlib import read_vnnlib
+from relutrim.io import load, save
+from relutrim.io.vnnlib import read_vnnlib
 
 NETWORKS = (
     "acasxu/ACASXU_run2a_1_1_batch_2000",

@@ -12,7 +12,7 @@ import relutrim
 import strategies
 from relutrim.analysis import analyze_network
 from relutrim.domain import Box
-from relutrim.network import Add, Linear, Network, Node, Output, Port, Relu
+from relutrim.graph import Add, Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.recheck import Rechecked, recheck
 from relutrim.prove.verdict import Evidence, Verdict
 from test_hull import slow

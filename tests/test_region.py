@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 import oracle
 import strategies
 from relutrim.analysis import analyze_network
-from relutrim.domain import Ball, Box, NormalizedBox
+from relutrim.domain import Ball, Box, Everywhere, NormalizedBox
 from relutrim.domain.domain import Problem
 from relutrim.domain.nonempty import check_nonempty
 from relutrim.domain.region import Region
 from relutrim.errors import DomainError
-from relutrim.network import Linear, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.graph import Linear, Network, Node, Output, Port, Relu, Reshape, Scale
 
 slow = settings(suppress_health_check=list(HealthCheck), max_examples=60)
 QUICK = {
@@ -244,9 +244,9 @@ def test_an_empty_domain_is_an_error(make):
         make()
 
 
-def test_domains_without_an_end_or_a_number_are_errors():
-    for lo, hi in ((-np.inf, 1), (0, np.nan)):
-        with pytest.raises(DomainError, match="finite"):
+def test_domains_without_a_number_are_errors():
+    for lo, hi in ((np.inf, np.inf), (-np.inf, -np.inf), (0, np.nan), (np.nan, 0)):
+        with pytest.raises(DomainError, match="where no input is"):
             Box(lo, hi)
     with pytest.raises(DomainError, match="NaN"):
         Box(0, 1).constrain([[np.nan]], [0], [1])
@@ -314,3 +314,62 @@ def test_verdicts_on_a_normalised_box_are_true_of_the_exact_quotient(mean, std, 
         assert max(ends) > 0
     if layer.inactive_witness[0] >= 0:
         assert min(ends) < 0
+
+
+# Boxes without ends.
+
+
+@st.composite
+def endless(draw: st.DrawFn) -> tuple[Region, np.ndarray]:
+    """A box of which some ends are missing, and linear forms, exact zeros among their coefficients."""
+    size = draw(st.integers(1, 4))
+    sides = st.sampled_from([(-np.inf, np.inf), (0.0, np.inf), (-np.inf, 2.0), (-1.0, 1.0), (0.0, 0.0)])
+    ends = [draw(sides) for _ in range(size)]
+    numbers = st.sampled_from([0.0, 0.0, 1.0, -2.0, 1e-300, -1e-300])
+    forms = np.array(draw(st.lists(numbers, min_size=2 * size, max_size=2 * size))).reshape(2, size)
+    return region_of(*np.array(ends).T), forms
+
+
+@given(endless())
+def test_a_form_has_no_lower_bound_just_where_it_goes_on_without_end(drawn):
+    region, forms = drawn
+    found = region.lower(torch.as_tensor(forms)).tolist()
+    for form, low in zip(forms.tolist(), found, strict=True):
+        ends = [
+            lo if w > 0 else hi
+            for w, lo, hi in zip(form, region.lo.tolist(), region.hi.tolist(), strict=True)
+        ]
+        used = [(Fraction(w), end) for w, end in zip(form, ends, strict=True) if w]
+        if any(math.isinf(end) for _, end in used):
+            assert low == -math.inf
+        else:
+            least = sum((w * Fraction(end) for w, end in used), Fraction(0))
+            assert Fraction(low) <= least
+            assert abs(Fraction(low) - least) <= Fraction(1e-12)
+
+
+@given(endless())
+def test_samples_and_minimisers_of_a_box_without_ends_are_finite_and_lie_in_it(drawn):
+    region, forms = drawn
+    points = torch.cat(
+        [region.sample(20, torch.Generator().manual_seed(0)), region.minimisers(torch.as_tensor(forms))]
+    )
+    assert bool(region.inside(points).all())
+    assert bool(points.isfinite().all())
+    assert not bool(region.inside(torch.full((1, region.size), torch.inf, dtype=torch.float64)).any())
+    if bool((region.lo == -torch.inf).any()):
+        assert float(points.abs().max()) > 1e6
+
+
+def test_constraints_are_for_bounded_domains():
+    for domain in (Everywhere(), Box([0, -np.inf], 1)):
+        with pytest.raises(DomainError, match="bounded domain"):
+            domain.sum_between(0, 1)
+
+
+def test_everywhere_is_described_without_infinities():
+    found = Everywhere().describe()
+    assert found == {"kind": "everywhere", "lower": None, "upper": None, "constraints": []}
+    assert Box([0, -np.inf], [1, np.inf]).describe()["upper"] == [1.0, None]
+    assert not Everywhere().bounded
+    assert Box(0, 1).bounded

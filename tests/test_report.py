@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import math
 import os
@@ -15,18 +16,22 @@ from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
+from torch import nn
 
 import relutrim
 from command_line import call
 from relutrim.analysis import analyze_network
 from relutrim.domain import Box
+from relutrim.graph import Network
 from relutrim.holdout import Holdout
 from relutrim.latency import Latency, Timing
-from relutrim.network import Network
 from relutrim.prove.stability import LayerStability
 from relutrim.prove.verdict import Evidence, Verdict
 from relutrim.report.html import neuron_map
@@ -35,7 +40,9 @@ from relutrim.report.html.numbers import at_least, at_most, spans
 from relutrim.report.html.page import analysis_page, compression_page
 from relutrim.report.html.prose import domain_words
 from relutrim.report.html.scale import log_places
-from relutrim.report.json import compression_json, model_json
+from relutrim.report.json import compression_json, model_json, schema
+from relutrim.report.tables import show_compression
+from relutrim.result import Compression
 from report_pages import HOSTILE, Page, channels, three
 from rewriting import QUICK, compressed, dense, linear
 
@@ -248,6 +255,61 @@ def test_channels_that_go_are_seen(every):
     assert "left 32" in page.text
 
 
+def test_kept_units_are_named_by_their_places_in_the_original():
+    page = page_of(relutrim.load(relutrim.demo_model()))
+    first, second = page.json("report")["origins"].items()
+    assert f"{first[0]} (63) {spans(first[1]['units'])}" in page.text
+    assert f"{second[0]} (41) {spans(second[1]['units'][:31])}; 10 new" in page.text
+    assert second[1]["units"][31:] == [None] * 10
+    assert "relu (2) 0, 1" in page_of(channels()).text
+    assert "origins" not in page_of(dense(linear([[1, -1], [-1, 1]]), linear([[1, 1]]))).attributes("id")
+
+
+def test_a_model_that_is_no_longer_of_its_class_has_the_reason_everywhere():
+    """Its forward() holds a size."""
+
+    class Sized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(2, 4), nn.Linear(4, 1)
+            with torch.no_grad():
+                self.first.weight[1], self.first.bias[1] = 0, -1
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.first(x).relu().view(-1, 4))
+
+    torch.manual_seed(0)
+    result = relutrim.compress(Sized().eval(), relutrim.Box(0, 1, shape=(2,)), tolerance=0)
+    assert not isinstance(result.model, Sized)
+    assert "\nno longer of the module's class: with smaller layers its forward() " in summary(result)
+    assert_says_why(result, "remark", "What came back is no longer of the module's class: ")
+
+
+def test_a_model_that_cannot_say_its_edits_has_the_reason_everywhere():
+    result = replace(compressed(three(), 0, 1), obstacle="a size\nis its own")
+    assert_says_why(result, "obstacle", "Left as it is, since the model cannot say what would be left: ")
+    as_it_was = compressed(dense(linear([[1, -1], [-1, 1]]), linear([[1, 1]])), 0, 1)
+    assert "what would be left: a size is its own; the model" in summary(
+        replace(as_it_was, obstacle="a size\nis its own")
+    )
+
+
+def summary(result: Compression) -> str:
+    console = Console(width=10_000, file=io.StringIO(), markup=False)
+    show_compression(result, console)
+    return console.file.getvalue()
+
+
+def assert_says_why(result: Compression, key: str, words: str) -> None:
+    jsonschema.validate(result.report, schema("compression"))
+    reason = getattr(result, key)
+    assert result.report[key] == reason
+    assert sum(result.report[other] is None for other in ("remark", "obstacle")) == 1
+    told = f"{words}{relutrim.errors.one_line(reason)}"
+    assert told in Page(compression_page(result)).text
+    assert told in Page(result._repr_html_()).text
+
+
 def test_thousands_of_units_fit_into_a_page():
     network = channels(12, 32)
     text = compression_page(compressed(network, 0, 1))
@@ -440,3 +502,32 @@ def test_notebooks_show_tables(name):
     assert "Proven deviation on the whole domain: at most" in Page(result._repr_html_()).text
     told = compressed(three(), 0, 1, method="data", data=np.array([[0.1]]), evidence="data")
     assert "no deviation is proven" in told._repr_html_()
+
+
+# What a bound on float32 says.
+
+
+def summary_of(result: Compression) -> str:
+    shown = io.StringIO()
+    show_compression(result, Console(file=shown, width=1000, markup=False, highlight=False))
+    return shown.getvalue()
+
+
+def shifted(by: float) -> Network:
+    """The sum of two inputs, on a way that takes it far up and down again."""
+    return dense(linear([[1.0, 1.0]], [by]), linear([[1.0]], [-by]), dtype="float32")
+
+
+@pytest.mark.parametrize("tolerance", ["exact", 1e-3])
+def test_a_bound_on_float32_that_is_below_the_outputs_is_said(tolerance):
+    result = compressed(shifted(2.0**10), 0, 1, tolerance=tolerance)
+    assert 0 < result.deviation.proven_float32 < 1
+    assert f"{result.deviation.proven_float32:.2e} (proven)" in summary_of(result)
+
+
+@pytest.mark.parametrize("tolerance", ["exact", 1e-3, 10.0])
+def test_one_that_is_above_every_output_is_not(tolerance):
+    result = compressed(shifted(2.0**26), 0, 1, tolerance=tolerance)
+    assert result.deviation.proven_float32 > 2  # and no output is
+    assert "order of summation" not in summary_of(result)
+    assert result.report["deviation"]["proven_float32"] == result.deviation.proven_float32

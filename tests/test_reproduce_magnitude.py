@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import relutrim
-from relutrim.network import Linear, Network, Node, Output, Port, Relu
+from relutrim.graph import Linear, Network, Node, Output, Port, Relu
 from relutrim.paper.reproduce.magnitude import magnitude_pruning
 from relutrim.prove.verdict import Verdict
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from relutrim.errors import InputError
-from relutrim.formats import load, save
-from relutrim.network import Node, Port, Relu, Reshape
+from relutrim.graph import Node, Port, Relu, Reshape
+from relutrim.io import load, save
 from rewriting import compressed, dense, graph, linear
 
 

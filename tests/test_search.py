@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,9 +16,10 @@ import strategies
 from relutrim.analysis import analyze_network
 from relutrim.bounds.interval import forward_radius, input_interval, node_interval
 from relutrim.domain import Box, Domain
-from relutrim.network import Linear, Network, Node, Output, Port, Relu
+from relutrim.graph import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.verdict import Evidence, Verdict
+from relutrim.search import witnesses
 from relutrim.search.anneal import anneal
 from relutrim.search.climb import Targets, climb
 from relutrim.search.witnesses import Witnesses
@@ -119,13 +121,16 @@ def test_a_first_witness_is_kept_when_better_ones_come():
 
 
 @slow
-@given(strategies.problems(max_neurons=8), st.integers(0, 2**16))
-def test_whatever_is_observed_only_true_states_are_noted(problem, seed):
+@given(strategies.problems(max_neurons=8), st.integers(0, 2**16), st.booleans())
+def test_whatever_is_observed_only_true_states_are_noted(problem, seed, by_batch):
     network, random = problem
     domain = Box(random.lo, random.hi)
     if len(random.matrix):
         domain = domain.constrain(random.matrix, random.lower, random.upper)
-    kept = witnesses_of(network, domain)
+    with pytest.MonkeyPatch.context() as patch:
+        if by_batch:
+            patch.setattr(witnesses, "_USELESS", -1.0)
+        kept = witnesses_of(network, domain)
     size = network.input.size
     noise = torch.randn(20, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     kept.observe(torch.cat([noise, kept.region.project(noise), tensor([random.point.tolist()])]))
@@ -137,6 +142,23 @@ def test_whatever_is_observed_only_true_states_are_noted(problem, seed):
             for neuron, row in enumerate(witness.tolist()):
                 if row >= 0:
                     assert sign * exact[row][relu.inputs[0]][neuron] > 0
+
+
+def test_where_the_radius_of_the_domain_hides_everything_that_of_the_inputs_does_not():
+    # Over the whole box the first layer is as large as 2**60, at these inputs it is 0.
+    layers = [([[2.0**60, -(2.0**60)]], [0.0]), ([[1.0]], [1.0])]
+    nodes, name = [], "x"
+    for place, (weight, bias) in enumerate(layers):
+        nodes += [
+            Node(f"l{place}", Linear(np.array(weight), np.array(bias)), (name,)),
+            Node(f"r{place}", Relu(), (f"l{place}",)),
+        ]
+        name = f"r{place}"
+    network = Network(Port("x", (2,)), tuple(nodes), (Output("y", "r1"),))
+    kept = witnesses_of(network, Box(0, 1))
+    assert kept.radii["r1"] > 1.0
+    kept.observe(tensor([[0.0, 0.0]]))
+    assert kept.seen["r1"].active.tolist() == [0]
 
 
 # Data.
@@ -199,6 +221,14 @@ def test_searches_stop_at_the_deadline():
     assert torch.equal(climb(network, region, targets, steps=10**9, deadline=over), targets.starts)
     heat = torch.tensor([0.1]).double()
     assert torch.equal(anneal(network, region, targets, heat, steps=10**9, deadline=over), targets.starts)
+
+
+def test_inputs_are_looked_at_one_by_one_where_values_are_long_and_no_longer_than_there_is_time(monkeypatch):
+    monkeypatch.setattr(witnesses, "_CHUNK_BYTES", 8)
+    found = witnesses_of(one_layer([[1.0]], [-0.5]), Box(0, 1))
+    points = tensor([[0.0], [1.0], [0.75]])
+    assert found.observe(points, Deadline(0.0)) == 1
+    assert found.observe(points) == 3
 
 
 def test_annealing_ends_when_every_target_has_a_row_that_is_enough():

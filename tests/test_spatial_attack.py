@@ -11,7 +11,7 @@ import pytest
 import oracle
 from relutrim import Box
 from relutrim.compression import compress_network
-from relutrim.network import (
+from relutrim.graph import (
     Concat,
     Convolution,
     Linear,

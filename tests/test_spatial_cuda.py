@@ -8,7 +8,7 @@ import torch
 
 from relutrim import Box
 from relutrim.analysis import analyze_network
-from relutrim.network import (
+from relutrim.graph import (
     AveragePool,
     Convolution,
     Linear,

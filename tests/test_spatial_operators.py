@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 import spatial
 import strategies
 from oracle_spatial import spatial as exact
-from relutrim.bounds.values import Interval, flat
 from relutrim.errors import NetworkError
-from relutrim.network import (
+from relutrim.graph import (
     Affine,
     AveragePool,
     Concat,
@@ -30,6 +29,7 @@ from relutrim.network import (
     Port,
     Take,
 )
+from relutrim.intervals import Interval, flat
 
 
 @st.composite
@@ -156,7 +156,7 @@ def test_many_rows_and_none_are_computed_like_one(data):
 
 
 def test_a_large_batch_is_unfolded_in_parts(monkeypatch):
-    from relutrim.network.operators import correlate
+    from relutrim.graph.operators import correlate
 
     kernel = Convolution(np.ones((2, 1, 2, 2)), np.zeros(2), (1, 1), ((1, 0), (0, 1)), (1, 1))
     x = torch.arange(5 * 9.0, dtype=torch.float64).reshape(5, 1, 3, 3)

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from relutrim.errors import InputError, RelutrimError, UnsupportedError
-from relutrim.formats import state_dict as module_under_test
-from relutrim.formats.state_dict import read_state_dict, write_state_dict
-from relutrim.network import Linear, Network, Node, Output, Port, Relu
+from relutrim.graph import Linear, Network, Node, Output, Port, Relu
+from relutrim.io import state_dict as module_under_test
+from relutrim.io.state_dict import read_state_dict, write_state_dict
 
 
 def saved(tmp_path, state):

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line import call, start
-from relutrim.formats.onnx import write_onnx
-from relutrim.formats.torch_read import read_module
+from relutrim.io.onnx import write_onnx
+from relutrim.io.torch.module import read_module
 from relutrim.report.progress import Pace
 from test_cli import BOX, mlp, on_terminal
 

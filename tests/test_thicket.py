@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import oracle
 import strategies
 from relutrim.domain import Box
-from relutrim.network import Linear, Network, Node, Output, Port, Relu
+from relutrim.graph import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull import thicket as module

@@ -12,15 +12,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from command_line import call
-from relutrim.errors import InputError, NetworkError, UnsupportedError
-from relutrim.formats import load, save
-from relutrim.formats import torch_modules as modules
-from relutrim.formats.exported import read_exported, write_exported
-from relutrim.formats.onnx import network_from_proto, network_to_proto
-from relutrim.formats.torch_read import read_module
-from relutrim.formats.torch_write import build_module
-from relutrim.network import Network, Node, Output, Port
-from relutrim.network.operators import AveragePool, Convolution, MaxPool, Mean, Take
+from relutrim.errors import InputError, UnsupportedError
+from relutrim.graph import Fresh, Network, Node, Output, Port
+from relutrim.graph.operators import AveragePool, Convolution, MaxPool, Mean, Take
+from relutrim.io import load, save
+from relutrim.io.exported import read_exported, write_exported
+from relutrim.io.onnx import network_from_proto, network_to_proto
+from relutrim.io.torch.graph_module import module_of
+from relutrim.io.torch.module import read_module
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 IMAGE, SIGNAL = (4, 8, 6), (4, 9)
@@ -137,9 +136,9 @@ def differ(module, other, shape) -> float:
 def test_a_module_is_read_written_and_read_again(name):
     module, shape = MODULES[name]
     network = read_module(module, shape)  # which compares the two
-    again = build_module(network)
+    again = module_of(network)
     assert differ(module, again, shape) < 1e-4
-    assert differ(module, build_module(read_module(again, shape)), shape) < 1e-4
+    assert differ(module, module_of(read_module(again, shape)), shape) < 1e-4
     through_onnx = network_from_proto(network_to_proto(network))
     assert differ(module, lambda x: through_onnx.run(x.double())[through_onnx.sources[0]], shape) < 1e-4
 
@@ -180,7 +179,7 @@ def test_an_exported_program_is_read(name, decompose, tmp_path):
     if decompose:
         program = program.run_decompositions()
     torch.export.save(program, tmp_path / "p.pt2")
-    assert differ(module, build_module(read_exported(tmp_path / "p.pt2")), shape) < 1e-4
+    assert differ(module, module_of(read_exported(tmp_path / "p.pt2")), shape) < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -189,13 +188,12 @@ def test_an_exported_program_is_read(name, decompose, tmp_path):
 def test_a_network_is_written_as_an_exported_program(name, tmp_path):
     module, shape = MODULES[name]
     write_exported(read_module(module, shape), tmp_path / "p.pt2")
-    assert differ(module, build_module(read_exported(tmp_path / "p.pt2")), shape) < 1e-4
+    assert differ(module, module_of(read_exported(tmp_path / "p.pt2")), shape) < 1e-4
 
 
-def test_the_module_that_comes_back_has_the_same_structure():
+def test_the_module_that_is_written_has_the_same_state():
     module = lenet()
-    again = build_module(read_module(module, (3, 32, 32)))
-    assert [type(part) for part in again] == [type(part) for part in module]
+    again = module_of(read_module(module, (3, 32, 32)))
     assert {key: value.shape for key, value in again.state_dict().items()} == {
         key: value.shape for key, value in module.state_dict().items()
     }
@@ -216,9 +214,9 @@ def test_picks_of_every_kind():
         network = Network(Port("x", shape), (Node("y", operator, ("x",)),), (Output("y", "y"),))
         x = torch.randn(3, *shape, dtype=torch.float64)
         expected = network.run(x)["y"]
-        module = build_module(network)
+        module = module_of(network)
         assert torch.equal(module.double()(x), expected)
-        again = read_module(modules.Take(pair, shape), shape)
+        again = read_module(module, shape)
         assert torch.equal(again.run(x)[again.sources[0]], expected)
 
 
@@ -239,7 +237,7 @@ def one(operator, shape) -> Network:
 def test_what_torch_says_otherwise_is_written_all_the_same(operator):
     network = one(operator, IMAGE)
     x = torch.randn(3, *IMAGE)
-    assert torch.allclose(build_module(network)(x), network.run(x)["y"], atol=1e-5)
+    assert torch.allclose(module_of(network)(x), network.run(x)["y"], atol=1e-5)
 
 
 def test_padding_that_torch_cannot_say_is_refused():
@@ -248,39 +246,18 @@ def test_padding_that_torch_cannot_say_is_refused():
         AveragePool((3, 3), (1, 1), ((1, 2), (0, 0))),
     ):
         with pytest.raises(UnsupportedError, match=r"'y'.*padding.*\.onnx"):
-            build_module(one(operator, IMAGE))
+            module_of(one(operator, IMAGE))
 
 
 REFUSED = {
-    "three axes": (nn.Conv3d(4, 2, 1), IMAGE, UnsupportedError, "Conv3d"),
-    "other channels": (nn.Conv2d(3, 2, 1), IMAGE, NetworkError, r"Conv2d.*\(4, 8, 6\)"),
-    "other rank": (nn.Conv1d(4, 2, 1), IMAGE, NetworkError, "1 spatial axes"),
-    "too large": (nn.Conv2d(4, 2, 9), IMAGE, NetworkError, "does not fit"),
+    "three axes": (nn.Conv3d(4, 2, 1), IMAGE, InputError, "does not run on inputs"),
+    "other channels": (nn.Conv2d(3, 2, 1), IMAGE, InputError, "expected input.*4 channels"),
+    "other rank": (nn.Conv1d(4, 2, 1), IMAGE, InputError, "does not run on inputs"),
+    "too large": (nn.Conv2d(4, 2, 9), IMAGE, InputError, "Kernel size"),
     "huge padding": (nn.ConstantPad2d(2**40, 0.0), IMAGE, UnsupportedError, "more than the"),
     "huge padded convolution": (nn.Conv2d(4, 2, 1, padding=2**40), IMAGE, UnsupportedError, "more than"),
-    "where the maxima are": (
-        nn.MaxPool2d(2, return_indices=True), IMAGE, UnsupportedError, "where the maxima are",
-    ),
-    "uneven windows": (nn.AdaptiveAvgPool2d(5), IMAGE, UnsupportedError, "not of equal size"),
-    "ceil that counts": (nn.AvgPool2d(4, 3, 1, ceil_mode=True), IMAGE, UnsupportedError, "ceil_mode"),
-    "batch index": (forward(lambda x: x[0]), IMAGE, UnsupportedError, "picks from the batch"),
-    "part of the batch": (forward(lambda x: x[:1]), IMAGE, UnsupportedError, "part of the batch"),
-    "mask": (forward(lambda x: x[:, x[0, 0] > 0]), IMAGE, UnsupportedError, "node 'getitem"),
-    "cat of the batch": (forward(lambda x: torch.cat([x, x])), IMAGE, UnsupportedError, "batch axis"),
-    "mean of everything": (forward(lambda x: x.mean()), IMAGE, UnsupportedError, "all axes"),
-    "mean of the batch": (forward(lambda x: x.mean(0)), IMAGE, UnsupportedError, "batch axis"),
-    "moved batch": (forward(lambda x: x.permute(1, 0, 2, 3)), IMAGE, UnsupportedError, "moves the batch"),
-    "computed kernel": (forward(lambda x: F.conv2d(x, x)), IMAGE, UnsupportedError, "not affine"),
-    "log softmax in the middle": (
-        nn.Sequential(nn.Conv2d(4, 2, 1), nn.LogSoftmax(1), nn.Conv2d(2, 2, 1)), IMAGE, UnsupportedError,
-        "module '2'.*LogSoftmax '1'",
-    ),
-    "softsign": (nn.Sequential(nn.Softsign()), IMAGE, UnsupportedError, "module '0' .Softsign"),
     "no shape": (nn.Conv2d(4, 2, 1), None, InputError, "input_shape"),
-    "a view that changes": (
-        forward(lambda x: x[:, :2].relu_() + x[:, :2]), IMAGE, UnsupportedError, "changed in place",
-    ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -288,6 +265,68 @@ def test_what_cannot_be_represented_is_refused_with_its_place_and_reason(name):
     module, shape, kind, text = REFUSED[name]
     with pytest.raises(kind, match=text):
         read_module(module, shape)
+
+
+OPAQUE = {
+    "where the maxima are": (nn.MaxPool2d(2, return_indices=True), ["getitem"]),
+    "uneven windows": (nn.AdaptiveAvgPool2d(5), ["adaptive_avg_pool2d"]),
+    "ceil that counts": (nn.AvgPool2d(4, 3, 1, ceil_mode=True), ["avg_pool2d"]),
+    "three axes": (forward(lambda x, c: c(x[:, None]), nn.Conv3d(1, 2, 1)), ["part0"]),
+    "batch index": (forward(lambda x: x[0]), []),
+    "part of the batch": (forward(lambda x: x[:1]), []),
+    "mask": (forward(lambda x: x[:, x[0, :, 0, 0] > 0]), []),
+    "cat of the batch": (forward(lambda x: torch.cat([x, x])), []),
+    "mean of everything": (forward(lambda x: x.mean()), []),
+    "mean of the batch": (forward(lambda x: x - x.mean(0)), ["sub"]),
+    "moved batch": (forward(lambda x: x.permute(1, 0, 2, 3)), []),
+    "computed kernel": (forward(lambda x: F.conv2d(x, x)), []),
+    "softsign": (nn.Sequential(nn.Softsign()), ["div"]),
+    "instance norm": (nn.InstanceNorm2d(4), ["instance_norm"]),
+    "interpolation": (nn.Upsample(scale_factor=2), ["upsample_nearest2d"]),
+    "squeeze and excite": (forward(lambda x, c: x * torch.sigmoid(c(x)), nn.Conv2d(4, 4, 1)), ["mul"]),
+    "log softmax in the middle": (nn.Sequential(nn.LogSoftmax(1), nn.Conv2d(4, 2, 1)), ["0"]),
+}
+
+
+@pytest.mark.parametrize("name", OPAQUE)
+def test_what_is_not_known_is_opaque(name):
+    module, fresh = OPAQUE[name]
+    network = read_module(module.eval(), IMAGE)
+    made = [node.name for node in network if isinstance(node.operator, Fresh)]
+    assert [one.split("_1")[0] for one in made] == fresh
+    assert network.pinned
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_nothing_of_it_is_opaque(name):
+    module, shape = MODULES[name]
+    network = read_module(module.eval(), shape)
+    assert not network.pinned
+    assert all(node.origin is not None for node in network)
+
+
+MOVED = {
+    "pixel shuffle": nn.PixelShuffle(2),
+    "channel shuffle": nn.ChannelShuffle(2),
+    "stack": forward(lambda x: torch.stack([x, 2 * x], 2)),
+    "unbind": forward(lambda x: x.unbind(1)[0] + x.unbind(1)[2]),
+    "flip": forward(lambda x: x.flip(1, 3)),
+    "expand": forward(lambda x: x[:, :1].expand(-1, 3, -1, -1) + x[:, 1:]),
+    "index": forward(lambda x: x[:, [2, 0, 0]]),
+    "a view that changes": forward(lambda x: (x + 1)[:, :2].relu_() * 3),
+    "in place on another name": forward(
+        lambda x, c: (lambda y: y.mul_(2) * 0 + F.relu_(y))(c(x)), nn.Conv2d(4, 2, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_moves_are_read_right(name):
+    module = MOVED[name].eval()
+    network = read_module(module, IMAGE)
+    assert not network.pinned
+    x = torch.randn(5, *IMAGE)
+    torch.testing.assert_close(network(x).reshape(module(x.clone()).shape), module(x.clone()))
 
 
 def lenet():
@@ -323,7 +362,7 @@ def test_the_shared_state_dicts(name, shared, factories, tmp_path):
     network = load(path, arch=f"convolutional:{name}")
     module = {"lenet": lenet, "lenet_bn": lenet_bn}[name]()
     module.load_state_dict(torch.load(path, weights_only=True))
-    assert differ(module, build_module(network), (3, 32, 32)) < 1e-4
+    assert differ(module, module_of(network), (3, 32, 32)) < 1e-4
     for file in ("again.onnx", "again.pt2"):
         save(network, tmp_path / file)
         assert load(tmp_path / file).widths == network.widths

@@ -11,7 +11,7 @@ import pytest
 
 import relutrim
 from relutrim.domain import Box
-from relutrim.network import Linear, Network, Node, Output, Port, Relu
+from relutrim.graph import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove import early
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline

@@ -13,8 +13,8 @@ import relutrim
 import strategies
 from command_line import call
 from relutrim.domain import Box
-from relutrim.network import Add, Network, Node, Output, Port, Relu, Reshape, Scale
-from relutrim.network.operators import Operator
+from relutrim.graph import Add, Network, Node, Output, Port, Relu, Reshape, Scale
+from relutrim.graph.operators import Operator
 from relutrim.report.json import schema
 from rewriting import compressed, dense, graph, linear
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relutrim.errors import DomainError, InputError
-from relutrim.formats.vnnlib import InputSet, read_vnnlib
+from relutrim.io.vnnlib import InputSet, read_vnnlib
 
 UNIT_BOX = "(assert (>= X_0 0)) (assert (<= X_0 1)) (assert (>= X_1 0)) (assert (<= X_1 1))\n"
 TWO = "(declare-const X_0 Real)\n(declare-const X_1 Real)\n(declare-const Y_0 Real)\n"

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relutrim.errors import InputError
-from relutrim.formats.weights_dat import read_weights_dat
-from relutrim.network import Linear
+from relutrim.graph import Linear
+from relutrim.io.weights_dat import read_weights_dat
 
 
 def text_of(layers):

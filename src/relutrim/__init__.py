@@ -12,6 +12,7 @@ All of it on one screen:
 ``compress(model, domain)``                      a smaller model, as a :class:`Compression`
 ``analyze(model, domain)``                       a verdict for every neuron, as a :class:`Stability`
 ``Box(lo, hi)``, ``NormalizedBox``, ``Ball``     where inputs lie, as a :class:`Domain`
+``Everywhere()``                                 all real inputs, the domain where none is given
 ``load(path)``, ``save(network, path)``          models in files, as a :class:`Network`
 ``Verdict``, ``Evidence``                        what is known about a neuron, and what it rests on
 ``RelutrimError``                                what everything raises that goes wrong
@@ -29,20 +30,22 @@ from relutrim._version import __version__
 
 if TYPE_CHECKING:
     from relutrim.analysis import analyze
-    from relutrim.compression import Compression, compress
-    from relutrim.domain import Ball, Box, Domain, NormalizedBox
+    from relutrim.compression import compress
+    from relutrim.domain import Ball, Box, Domain, Everywhere, NormalizedBox
     from relutrim.errors import RelutrimError
     from relutrim.examples import demo_model
-    from relutrim.formats import load, save
-    from relutrim.network import Network
+    from relutrim.graph import Network
+    from relutrim.io import load, save
     from relutrim.prove.stability import Stability
     from relutrim.prove.verdict import Evidence, Verdict
+    from relutrim.result import Compression
 
 __all__ = [
     "Ball",
     "Box",
     "Compression",
     "Domain",
+    "Everywhere",
     "Evidence",
     "Network",
     "NormalizedBox",
@@ -60,10 +63,11 @@ __all__ = [
 _HOME = {
     "Ball": "domain",
     "Box": "domain",
-    "Compression": "compression",
+    "Compression": "result",
     "Domain": "domain",
+    "Everywhere": "domain",
     "Evidence": "prove.verdict",
-    "Network": "network",
+    "Network": "graph",
     "NormalizedBox": "domain",
     "RelutrimError": "errors",
     "Stability": "prove.stability",
@@ -71,8 +75,8 @@ _HOME = {
     "analyze": "analysis",
     "compress": "compression",
     "demo_model": "examples",
-    "load": "formats",
-    "save": "formats",
+    "load": "io",
+    "save": "io",
 }
 
 

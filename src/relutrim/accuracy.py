@@ -13,7 +13,8 @@ import torch
 
 from relutrim.analysis import as_rows, batches
 from relutrim.errors import InputError
-from relutrim.network.graph import Network
+from relutrim.graph.graph import Network
+from relutrim.graph.operators import Fresh
 from relutrim.observe import DTYPES, behind_normalisation
 
 if TYPE_CHECKING:
@@ -32,11 +33,12 @@ class Accuracy:
 
 def classes(network: Network) -> int | None:
     """How many classes the network tells apart; None where it is no classifier: it has several outputs, one
-    number, or as many numbers as inputs (an autoencoder).
+    number, or as many numbers as inputs (an autoencoder); or where only the model itself can tell.
     """
-    if len(network.sources) != 1:
+    fresh = any(isinstance(node.operator, Fresh) for node in network.nodes)
+    if fresh or len({output.source for output in network.outputs}) != 1:
         return None
-    count = network.size(network.sources[0])
+    count = network.size(network.outputs[0].source)
     return count if 1 < count != network.input.size else None
 
 
@@ -83,7 +85,7 @@ def accuracy(
                 behind_normalisation(stability.problem, original, batch[inside]).to(kind).to(DTYPES[dtype])
             )
             for at, network in enumerate((original, stored)):
-                values = network(inputs)
+                values = network(inputs)[:, : network.size(network.outputs[0].source)]
                 right[at] += int(((values.argmax(1) == truth) & ~values.isnan().any(1)).sum())
     if not total:
         return None

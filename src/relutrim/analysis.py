@@ -8,12 +8,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relutrim.domain.domain import Domain, Problem
+import numpy as np
+
+from relutrim.domain.domain import Domain, Everywhere, Problem
 from relutrim.errors import InputError
+from relutrim.graph.graph import Network, Node, Output
+from relutrim.graph.operators import Relu
 from relutrim.milp.settings import METHODS as MILP_METHODS
 from relutrim.milp.settings import Settings
-from relutrim.network.graph import Network, Node, Output
-from relutrim.network.operators import Relu
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.stability import Stability, judge
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from relutrim.journal.journal import Journal
     from relutrim.prove.cascade import Cascade, Known, Progress
+    from relutrim.prove.useful import Relevance
 
 METHODS = ("auto", *MILP_METHODS, "bounds", "data")
 _BATCH = 4096
@@ -29,7 +32,7 @@ _BATCH = 4096
 
 def analyze(
     model: Any,
-    domain: Domain,
+    domain: Domain | None = None,
     *,
     data: Any = None,
     method: str = "auto",
@@ -43,16 +46,20 @@ def analyze(
     inject: str = "relaxation",
     until: str = "sign",
     journal: str | Path | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    example_input: Any = None,
     progress: Progress | None = None,
 ) -> Stability:
     """Decide for every ReLU neuron of ``model`` whether it is always on, always off, or neither on
-    ``domain``.
+    ``domain`` (None: on all real inputs, :func:`relutrim.Everywhere`).
 
     ``model`` is a path, an ``nn.Module`` or a :class:`Network`; ``data`` an array of inputs in the domain's
-    raw units, used where it provably lies in the domain. ``method``: ``auto`` proves and searches, ``bounds``
-    only proves, ``data`` only looks at the data (the paper's inexact mode; its verdicts carry evidence
-    ``data``). ``output_relu`` puts a ReLU behind outputs that have none. ``jobs`` linear programs are solved
-    at once (None: one per core); unless time runs out, the outcome does not depend on it.
+    raw units, used where it provably lies in the domain. A module that does not tell the shape of its input
+    needs ``input_shape`` (of one input), ``example_input`` (a batch, or a tuple of all inputs), or a domain
+    with a shape. ``method``: ``auto`` proves and searches, ``bounds`` only proves, ``data`` only looks at the
+    data (the paper's inexact mode; its verdicts carry evidence ``data``). ``output_relu`` puts a ReLU behind
+    outputs that have none. ``jobs`` linear programs are solved at once (None: one per core); unless time runs
+    out, the outcome does not depend on it.
 
     ``isa`` is the paper's method, one mixed-integer program for all neurons; ``layer`` has one per layer,
     ``neuron`` one per neuron and direction, searched ``until`` its ``sign`` is known or to its ``optimal``
@@ -78,10 +85,12 @@ def analyze(
     3 neurons in 1 layers: 0 active, 3 inactive, 0 unstable, 0 unknown
     3 neurons in 1 layers: 0 active, 0 inactive, 3 unstable, 0 unknown
     """
-    from relutrim.formats import as_network
+    from relutrim.io import as_network
 
+    domain = Everywhere() if domain is None else domain
+    input_shape = shape_for(model, domain, input_shape, example_input)
     return analyze_network(
-        as_network(model, output_relu=output_relu, input_shape=shape_of(domain)),
+        as_network(model, output_relu=output_relu, input_shape=input_shape, example_input=example_input),
         domain,
         data=data,
         method=method,
@@ -112,11 +121,13 @@ def analyze_network(
     journal: str | Path | None = None,
     among: frozenset[tuple[str, int]] | None = None,
     known: Known | None = None,
+    relevance: Relevance | None = None,
     **milp: str,
 ) -> Stability:
     """:func:`analyze` for a model that is a :class:`Network` already; ``milp`` are the options of its mixed-
     integer programs. With ``among`` the last stage of ``auto`` is for these neurons (a ReLU's name and a
-    number) alone; ``known`` is what other runs know.
+    number) alone; ``known`` is what other runs know, and ``relevance`` says for which neurons the searches
+    and the last stage are.
     """
     deadline = Deadline(time_limit)
     if method not in METHODS:
@@ -148,6 +159,7 @@ def analyze_network(
             journal=notes,
             among=among,
             known=known,
+            relevance=relevance,
         )
         found = _decided(cascade, domain, method, settings, rows)
         if notes is None:
@@ -213,9 +225,22 @@ def _decided(
     return found if milps is None else replace(found, **milps.conclude(found.layers))
 
 
+def shape_for(
+    model: Any, domain: Domain, input_shape: tuple[int, ...] | None, example_input: Any
+) -> tuple[int, ...] | None:
+    """The shape of one input of a module, as far as anything but its example says that."""
+    from relutrim.io import is_proto
+
+    if input_shape is None and example_input is None:
+        return shape_of(domain)
+    if isinstance(model, str | Path | Network) or is_proto(model):
+        raise InputError("a file says the shape of its input; input_shape and example_input go with a module")
+    return input_shape
+
+
 def shape_of(domain: Domain) -> tuple[int, ...] | None:
     """The shape of one input, if the domain's ends have more than one axis."""
-    shape = (domain.lo + domain.hi).shape
+    shape = np.broadcast_shapes(domain.lo.shape, domain.hi.shape)
     return shape if len(shape) > 1 else None
 
 
@@ -280,6 +305,8 @@ def _conclude(
         data_rows_outside=rows - counted if finished else 0,
         proofs=tuple(cascade.proofs),
         nodes=cascade.nodes,
+        left=len(cascade.missing()),
+        spared=cascade.spared,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from relutrim.analysis import as_rows, batches
-from relutrim.bounds.values import flat
+from relutrim.intervals import flat
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Verdict
 

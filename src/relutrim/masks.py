@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from relutrim.errors import InputError
-from relutrim.formats.files import replacing
+from relutrim.io.files import replacing
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict
 from relutrim.rewrite.draft import Mask

@@ -61,7 +61,7 @@ def require_ieee() -> None:
     """Make sure the assumptions above hold in this process, or raise.
 
     Convolutions see to it themselves that cuDNN, which may choose FFT or Winograd, is left out in float64
-    (:mod:`relutrim.network.operators.correlate`).
+    (:mod:`relutrim.graph.operators.correlate`).
     """
     import torch
 

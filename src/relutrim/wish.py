@@ -7,13 +7,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from relutrim.errors import InputError
-from relutrim.network.graph import Network
+from relutrim.graph.graph import Network
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence
+from relutrim.rounding import UNIT
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from relutrim.prove.deadline import Deadline
+    from relutrim.rewrite.rules import Allowance
 
+UNIT32 = 2.0**-24
+"""Unit roundoff of float32."""
+_LOOK = 0.3
+"""The part of the time until the deadline that looking for the largest outputs gets."""
 EVIDENCE = {"proof": Evidence.PROOF, "solver": Evidence.SOLVER, "data": Evidence.DATA}
 
 
@@ -26,6 +32,7 @@ class Wish:
     evidence: str
     cost: str
     dtype: str | None
+    fold_batch_norm: bool = False
 
     def checked(self, network: Network) -> Wish:
         """The same, if it makes sense."""
@@ -63,24 +70,48 @@ def parsed_tolerance(tolerance: str | float) -> str | float:
 
 
 def allowed_deviation(
-    network: Network, stability: Stability, tolerance: str | float, data: Any = None
-) -> dict[str, Tensor] | None:
-    """Per source of an output how far its entries may move. ``rounding`` is what storing the output itself
-    may change: half a unit in the last place, in the file's type, of the largest value seen.
+    network: Network,
+    stability: Stability,
+    tolerance: str | float,
+    data: Any = None,
+    deadline: Deadline | None = None,
+) -> Allowance:
+    """How far the entries of the outputs may move, and what of that may be spent.
+
+    ``exact`` and ``rounding`` allow half a unit in the last place of float32 at the largest value seen. Of
+    that ``rounding`` spends what storing the output in the file's own type may change. Where an input is
+    unbounded no value says how large an output gets: there ``exact`` is 0, and ``rounding`` makes no sense.
+    What is pinned may not move at all. Where time is up, only some inputs are looked at.
     """
     import torch
 
-    from relutrim.observe import behind_normalisation, samples
+    from relutrim.observe import largest_outputs
+    from relutrim.rewrite.rules import Allowance
 
-    if tolerance == "exact":
-        return None
-    points = behind_normalisation(stability.problem, network, samples(stability, data))
-    values = network.run(points, until=list(network.sources))
-    allowed = {}
-    for source in network.sources:
-        seen = values[source].abs().amax(0, keepdim=True).nan_to_num(0.0, 0.0, 0.0)
-        unit = 2.0**-53 if network.dtype == "float64" else 2.0**-24
-        allowed[source] = (
-            unit * seen if tolerance == "rounding" else torch.full_like(seen, float(tolerance))
-        ).to(torch.float64)
-    return allowed
+    region = stability.problem.region()
+    bounded = region.bounded
+    if tolerance == "rounding" and not bounded:
+        raise InputError(
+            "an input is unbounded, so nothing says what rounding an output may take; give a number as "
+            "tolerance, such as 1e-6, or every input a finite range"
+        )
+    still = {name: torch.zeros((1, *network.shapes[name]), dtype=torch.float64) for name in network.pinned}
+    if isinstance(tolerance, str) and bounded:
+        until = None if deadline is None else deadline.within(_LOOK * deadline.left)
+        largest = largest_outputs(network, stability, data, until)
+        parts = torch.split(largest, [network.size(source) for source in network.sources])
+        shaped = {
+            source: part.reshape(1, *network.shapes[source])
+            for source, part in zip(network.sources, parts, strict=True)
+        }
+        limits = {source: UNIT32 * part for source, part in shaped.items()} | still
+        own = UNIT if network.dtype == "float64" else UNIT32
+        budget = {source: own * part for source, part in shaped.items()} | still
+        return Allowance(limits, budget if tolerance == "rounding" else None)
+    number = 0.0 if isinstance(tolerance, str) else tolerance
+    every = {
+        source: torch.full((1, *network.shapes[source]), number, dtype=torch.float64)
+        for source in network.sources
+    }
+    every |= still
+    return Allowance(every, every if number > 0 else None)

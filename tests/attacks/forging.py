@@ -19,8 +19,8 @@ from relutrim.certificate.check.proofs import EMPTY, INPUT, PACKED, PART, UNIT
 from relutrim.certificate.trees import Leaf, Split, Tree, UnitProof, stream_of, streams
 from relutrim.certificate.write import _hint_arrays
 from relutrim.errors import RelutrimError
-from relutrim.formats.onnx.read import network_from_proto
-from relutrim.network import Network
+from relutrim.graph import Network
+from relutrim.io.onnx.read import network_from_proto
 
 NAMES = {np.dtype(code): name for name, code in DTYPES.items()}
 

@@ -24,7 +24,7 @@ from certifying import entries
 from relutrim.certificate.check import check
 from relutrim.certificate.check.archive import sha256
 from relutrim.errors import RelutrimError
-from relutrim.network import Network
+from relutrim.graph import Network
 
 POINTS = 400
 SECONDS = 30.0

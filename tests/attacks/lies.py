@@ -18,8 +18,8 @@ import torch
 from attacks.forging import forged, hint_of, network_of, proofs_of, repacked, unpacked
 from attacks.victims import Victim
 from relutrim.certificate.trees import Split
-from relutrim.formats.onnx.write import network_to_proto
-from relutrim.network import Linear, Network
+from relutrim.graph import Linear, Network
+from relutrim.io.onnx.write import network_to_proto
 
 _TRIED = 512
 _STEPS = 300

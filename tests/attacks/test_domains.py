@@ -16,7 +16,7 @@ RELU = onnx_of([node("Relu", ["x"], ["y"])], [1, 1], {})
 
 @pytest.mark.parametrize("ends", [("1", "0"), ("5", "-5")])
 def test_ends_that_are_swapped_are_no_domain(ends, tmp_path, capsys):
-    paths = [tmp_path / name for name in ("model", "out", "certificate")]
+    paths = [tmp_path / name for name in ("model.onnx", "out.onnx", "certificate")]
     for path, content in zip(paths, (RELU, RELU, forged(RELU, RELU, [0.0], [1.0])), strict=True):
         path.write_bytes(content)
     assert command.main([*map(str, paths), "--box", "0", "1"]) == 0

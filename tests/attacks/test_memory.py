@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import io
+import os
+import resource
 import struct
+import subprocess
+import sys
 import time
 import tracemalloc
 import zipfile
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
 
+import onnx_models
 from attacks.forging import accepted, forged, onnx_of, repacked, unpacked
 from relutrim.certificate.check import archive, check, expressions, fields, proofs, read_front
 from relutrim.certificate.check.domain import Domain
 from relutrim.certificate.check.ranges import Ranges
 from relutrim.errors import CheckFailed, InputError, UnsupportedError
+from relutrim.io import sizes
 
 node = helper.make_node
 
@@ -158,3 +166,111 @@ def test_fields_are_counted_as_they_are_parsed():
                 fields.count_fields(content[:cut], onnx.ModelProto.DESCRIPTOR)
     with pytest.raises(InputError, match="groups"):
         fields.count_fields(b"\x0b\x0c", onnx.ModelProto.DESCRIPTOR)
+
+
+# A whole command.
+
+GIGA = 2**30
+ONE = {"w": np.ones((1, 1, 1), np.float32)}
+
+
+def compressed(proto: onnx.ModelProto, folder: Path, *options: str) -> tuple[int, float, int]:
+    """The exit code of ``relutrim compress`` with five seconds, how many it took, and how much memory."""
+    onnx.save(proto, folder / "model.onnx")
+    command = ["compress", "model.onnx", "out.onnx", "--box", "0", "1", "--time-limit", "5", *options]
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "relutrim", *command],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=_spare_the_machine,
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, time.monotonic() - started, 1024 * usage.ru_maxrss
+
+
+def _spare_the_machine() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = 10 * GIGA if hard == resource.RLIM_INFINITY else min(10 * GIGA, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+
+def stretched(stride: int, *behind: onnx.NodeProto) -> onnx.ModelProto:
+    """Twenty numbers with zeros between them, and what is made of these."""
+    first = onnx_models.op("ConvTranspose", ["x", "w"], "a" if behind else "y", strides=[stride])
+    return onnx_models.model([first, *behind], ["n", 1, 20], ONE, opset=13)
+
+
+def doubled(count: int) -> onnx.ModelProto:
+    """One number, ``count`` times as many as before."""
+    names = ["x", *(f"t{k}" for k in range(1, count)), "y"]
+    nodes = [onnx_models.op("Concat", [one, one], other, axis=1) for one, other in pairwise(names)]
+    return onnx_models.model(nodes, ["n", 1])
+
+
+def image(side: int) -> onnx.ModelProto:
+    """Two convolutions over an image, with ReLUs behind them that hardly ever stay off."""
+    weights = {"v": onnx_models.numbers(8, 3, 3, 3), "u": onnx_models.numbers(8, 8, 3, 3)}
+    op, pads = onnx_models.op, [1] * 4
+    nodes = [
+        op("Conv", ["x", "v"], "a", pads=pads),
+        op("Relu", ["a"], "b"),
+        op("Conv", ["b", "u"], "c", pads=pads),
+        op("Relu", ["c"]),
+    ]
+    return onnx_models.model(nodes, ["n", 3, side, side], weights)
+
+
+relu_and_sum = (
+    onnx_models.op("Relu", ["a"], "b"),
+    onnx_models.op("ReduceSum", ["b"], keepdims=0),
+)
+LARGEST = {
+    "zeros between few numbers": stretched(100_000),
+    "their sum": stretched(100_000, *relu_and_sum),
+    "as many zeros as a small file may have": stretched(sizes.FREE // 40),
+    "as many ReLUs": stretched(sizes.FREE // 60, onnx_models.op("Relu", ["a"])),
+    "a number doubled as often as it may be": doubled(22),
+    "an input as long as it may be": onnx_models.model(
+        [onnx_models.op("Relu", ["x"])], ["n", sizes.FREE // 2]
+    ),
+    "an image as large as it may be": image(int((sizes.FREE / 35) ** 0.5)),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in other units")
+@pytest.mark.parametrize("case", LARGEST)
+def test_a_small_file_takes_little_memory_and_hardly_more_time_than_it_may(case, tmp_path):
+    code, seconds, memory = compressed(LARGEST[case], tmp_path)
+    assert code == 0
+    assert memory < 3 * GIGA
+    assert seconds < 30  # five on a machine that does nothing else, and what cannot be cut short
+
+
+def long_constant(size: int) -> onnx.ModelProto:
+    """A sum with as many zeros, of which ONNX's own inference would make a list."""
+    nodes = [onnx_models.op("ConstantOfShape", ["s"], "c"), onnx_models.op("Add", ["x", "c"])]
+    return onnx_models.model(nodes, ["n", 1], {"s": np.array([size])})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in other units")
+@pytest.mark.parametrize("proto", [doubled(25), long_constant(2**25)], ids=["doubled", "long constant"])
+def test_a_small_file_that_asks_for_more_is_refused_at_once(proto, tmp_path):
+    code, _, memory = compressed(proto, tmp_path)
+    assert code == 3
+    assert memory < GIGA
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in other units")
+def test_a_batch_that_a_file_has_fixed_is_not_run_where_it_is_large(tmp_path):
+    """Ten million images, of which a channel goes: the result is tried, and timed, on fewer or not at all."""
+    op, weights = onnx_models.op, {"v": onnx_models.numbers(8, 3, 3, 3), "u": onnx_models.numbers(2, 8, 1, 1)}
+    weights["b"] = np.array([-1e3] * 4 + [1.0] * 4, np.float32)
+    nodes = [op("Conv", ["x", "v", "b"], "a"), op("Relu", ["a"], "c"), op("Conv", ["c", "u"])]
+    proto = onnx_models.model(nodes, [10**7, 3, 16, 16], weights)
+    code, _, memory = compressed(proto, tmp_path)
+    assert code == 0
+    assert (tmp_path / "out.onnx").stat().st_size < (tmp_path / "model.onnx").stat().st_size
+    assert memory < GIGA

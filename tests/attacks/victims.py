@@ -15,8 +15,8 @@ from attacks.forging import onnx_of, unpacked
 from certifying import files
 from relutrim.compression import compress_network
 from relutrim.domain import Box, Domain
-from relutrim.formats.onnx.read import network_from_proto
-from relutrim.network import Network
+from relutrim.graph import Network
+from relutrim.io.onnx.read import network_from_proto
 from relutrim.prove import programs
 from rewriting import dense, linear
 
@@ -142,7 +142,7 @@ def convolutional(rng: np.random.Generator) -> Network:
 def victims(seed: int, count: int = 20, shared: Path | None = None) -> list[Victim]:
     """So many, from all families; the shipped demo and, where a folder is named, the paper's among them."""
     from relutrim.examples import demo_model
-    from relutrim.formats import load
+    from relutrim.io import load
 
     rng, found = np.random.default_rng(seed), [victim("turned on", turned_on(), method="bounds")]
     found += trees(count // 3)

@@ -10,10 +10,10 @@ from torch import Tensor
 from relutrim.bounds.interval import node_interval
 from relutrim.bounds.linear import Backward
 from relutrim.bounds.relaxation import Slope
-from relutrim.bounds.values import Interval, flat
 from relutrim.domain.region import Region
-from relutrim.network.graph import Network
-from relutrim.network.operators import Affine, Relu
+from relutrim.graph.graph import Network
+from relutrim.graph.operators import Affine, Relu
+from relutrim.intervals import Interval, flat
 from relutrim.rounding import ETA, gamma, widen_down
 
 _ROWS = 8192

@@ -1,7 +1,14 @@
-"""Interval bounds: one sweep through the graph, each operator's image of the ranges before it."""
+"""Interval bounds: one sweep through the graph, each operator's image of the ranges before it.
+
+Where a range has no end (or nothing is known of it, which is NaN), an affine operator's image is that of the
+finite part of the ranges, and has no end where a weight that is not 0 leads there. What is multiplied by
+exactly 0 adds exactly nothing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -9,10 +16,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relutrim.bounds.values import Interval
-from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Convolution, Linear
-from relutrim.rounding import gamma
+from relutrim.graph.graph import Network, Node
+from relutrim.graph.operators import (
+    Add,
+    Affine,
+    AveragePool,
+    Barrier,
+    Concat,
+    Convolution,
+    Fresh,
+    Linear,
+    Mean,
+    Operator,
+    Reshape,
+    Scale,
+    Take,
+    Transpose,
+)
+from relutrim.intervals import Interval
+from relutrim.rounding import ETA, gamma
 
 if TYPE_CHECKING:
     from relutrim.prove.deadline import Deadline
@@ -24,9 +46,72 @@ def input_interval(network: Network, box: Interval) -> Interval:
     return Interval(box.lo.reshape(shape), box.hi.reshape(shape))
 
 
-def node_interval(node: Node, values: dict[str, Interval]) -> Interval:
+def node_interval(node: Node, values: Mapping[str, Interval]) -> Interval:
     """The image of what is known about a node's inputs."""
-    return node.operator.interval([values[name] for name in node.inputs])
+    if isinstance(node.operator, Fresh):
+        like = next(iter(values.values())).lo
+        found, rows = node.operator.range(like), (len(like), *node.operator.shape)
+        return Interval(found.lo.expand(rows), found.hi.expand(rows))
+    return image(node.operator, [values[name] for name in node.inputs])
+
+
+def image(operator: Operator, inputs: Sequence[Interval]) -> Interval:
+    """What an operator makes of ranges, of which some may have no end."""
+    if all(bool((x.lo.isfinite() & x.hi.isfinite()).all()) for x in inputs):
+        return operator.interval(inputs)
+    ends = [
+        Interval(
+            x.lo.nan_to_num(-torch.inf, -torch.inf, -torch.inf),
+            x.hi.nan_to_num(torch.inf, torch.inf, torch.inf),
+        )
+        for x in inputs
+    ]
+    if not isinstance(operator, Affine):
+        return operator.interval(ends)
+    found = operator.interval([_finite_part(x) for x in ends])
+    falls, rises = _endless(operator, ends)
+    return Interval(found.lo.where(~falls, -torch.inf), found.hi.where(~rises, torch.inf))
+
+
+def _finite_part(x: Interval) -> Interval:
+    """A part of a range that has two ends, and those of the range where these are numbers."""
+    lo = torch.where(x.lo.isfinite(), x.lo, torch.where(x.hi.isfinite(), x.hi, torch.zeros_like(x.lo)))
+    return Interval(lo, torch.where(x.hi.isfinite(), x.hi, lo))
+
+
+def _endless(operator: Affine, inputs: Sequence[Interval]) -> tuple[Tensor, Tensor]:
+    """Which entries of a value have no smallest number, and no largest one."""
+    below = [(~x.lo.isfinite()).to(x.lo) for x in inputs]
+    above = [(~x.hi.isfinite()).to(x.hi) for x in inputs]
+    plus: Affine
+    minus: Affine
+    match operator:
+        case Linear() | Convolution():
+            weight, none = operator.weight, np.zeros_like(operator.bias)
+            plus = replace(operator, weight=np.maximum(weight, 0), bias=none)
+            minus = replace(operator, weight=np.maximum(-weight, 0), bias=none)
+        case Scale():
+            least, most = (operator.scale + sign * operator.scale_radius for sign in (-1, 1))
+            plus, minus = Scale.exactly(np.maximum(most, 0)), Scale.exactly(np.maximum(-least, 0))
+        case Add() | AveragePool() | Mean() | Concat() | Reshape() | Take() | Transpose():
+            return operator.spread(below) > 0, operator.spread(above) > 0  # no weight is negative
+        case _:
+            both = operator.spread([one.maximum(other) for one, other in zip(below, above, strict=True)]) > 0
+            return both, both
+    falls = (plus.spread(below) > 0) | (minus.spread(above) > 0)
+    return falls, (plus.spread(above) > 0) | (minus.spread(below) > 0)
+
+
+def magnitude(operator: Affine, reach: Sequence[Tensor]) -> Tensor:
+    """``|W| m + |b|``, infinite just where a weight that is not 0 meets a magnitude that is no number."""
+    if all(bool(m.isfinite().all()) for m in reach):
+        return operator.magnitude(reach)
+    endless = [(~m.isfinite()).to(m) for m in reach]
+    finite = [m.where(m.isfinite(), 0.0) for m in reach]
+    some = operator.spread(endless) > 0
+    if isinstance(operator, Scale):
+        some = some | ((endless[0] > 0) & torch.as_tensor(operator.scale_radius > 0, device=some.device))
+    return operator.magnitude(finite).where(~some, torch.inf)
 
 
 def settle_ties(
@@ -45,17 +130,20 @@ def settle_ties(
         return found
     source = values[node.inputs[0]]
     terms = operator.terms([tuple(source.lo.shape[1:])])
-    reach = 4 * gamma(terms) * operator.magnitude([source.magnitude])
+    reach = 4 * gamma(terms) * magnitude(operator, [source.magnitude])
     near = ((found.lo.abs() <= reach) | (found.hi.abs() <= reach)) & (reach > 0) & torch.isfinite(reach)
     rows = near.flatten().nonzero()[:, 0].tolist()
-    ends = (source.lo[0].cpu().numpy(), source.hi[0].cpu().numpy())
-    if not rows or not (np.isfinite(ends[0]).all() and np.isfinite(ends[1]).all()):
+    if not rows:
         return found
+    # A row whose reach is finite reads nothing that has no end.
+    low_ends, high_ends = (
+        np.nan_to_num(end[0].cpu().numpy(), posinf=0, neginf=0) for end in (source.lo, source.hi)
+    )
     lo, hi = found.lo.clone().flatten(), found.hi.clone().flatten()
     for row in rows:
         if deadline is not None and deadline.passed:
             break
-        low, high = operator.exact_extremes(row, *ends)
+        low, high = operator.exact_extremes(row, low_ends, high_ends)
         lo[row], hi[row] = _float_below(low), -_float_below(-high)
     return found.meet(Interval(lo.reshape(found.lo.shape), hi.reshape(found.hi.shape)))
 
@@ -74,16 +162,17 @@ def forward_radius(network: Network, values: dict[str, Interval]) -> dict[str, T
 
     One radius for the whole domain, from the ranges in ``values``: each affine operator adds ``gamma |W|
     |x|`` and passes on ``|W| r``; ReLU passes the radius on, and max pooling the largest of each window; a
-    barrier passes on what its slope makes of it, and adds what it rounds itself.
+    barrier passes on what its slope makes of it, and adds what it rounds itself. What depends on values from
+    nowhere is not known at all.
     """
-    from relutrim.network.operators import Affine, Barrier
-    from relutrim.rounding import ETA
-
     source = values[network.input.name]
     radius = {network.input.name: torch.zeros_like(source.lo)}
     for node in network.nodes:
         before = [radius[name] for name in node.inputs]
         operator = node.operator
+        if isinstance(operator, Fresh):
+            radius[node.name] = source.lo.new_full((len(source.lo), *operator.shape), torch.inf)
+            continue
         total = operator.spread(before)
         if isinstance(operator, Barrier):
             reach, result = values[node.inputs[0]].magnitude + before[0], values[node.name].magnitude + total

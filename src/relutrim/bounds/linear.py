@@ -5,7 +5,8 @@ A linear form over some node's value is pulled back through the graph: affine op
 ReLUs by the line of
 :mod:`relutrim.bounds.relaxation` that keeps the inequality, max pooling by those of
 :mod:`relutrim.bounds.maxima`. At the input the domain gives the smallest value, and at a barrier, where no
-line takes the operator's place, the range of its own value does.
+line takes the operator's place, the range of its own value does. Where ranges have no end a form is worth
+nothing, or exactly zero and adds exactly nothing.
 
 **Rounding.** The computed coefficients ``A`` are taken as given numbers. That they are not exactly ``A' W``
 costs, at each affine node, at most ``gamma |A'| (|W| m + |b|)`` where ``m`` bounds the magnitude of the
@@ -27,12 +28,13 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from relutrim.bounds.interval import magnitude
 from relutrim.bounds.maxima import Maxima, pull, relax_maxima
 from relutrim.bounds.relaxation import Relaxation, Slope, relax
-from relutrim.bounds.values import Interval, flat
 from relutrim.domain.region import Region
-from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Affine, Barrier, Convolution, Linear, MaxPool, Relu
+from relutrim.graph.graph import Network, Node
+from relutrim.graph.operators import Affine, Barrier, Convolution, Linear, MaxPool, Relu
+from relutrim.intervals import Interval, flat
 from relutrim.rounding import ETA, UNIT, gamma, widen_down
 
 Slopes: TypeAlias = Slope | Mapping[str, Tensor]
@@ -198,7 +200,7 @@ class Backward:
         negative = flat(forms.clamp(max=0))
         terms = negative.shape[1]
         state.shift(state.dot(negative, relaxation.intercept))
-        radius = relaxation.radius + gamma(terms) * relaxation.intercept
+        radius = relaxation.radius + gamma(terms) * _finite(relaxation.intercept)
         radius = radius + torch.where(relaxation.unstable, 2 * ETA, torch.zeros_like(radius))
         state.charge(forms, radius, 2 * terms * ETA + ETA * float(relaxation.reach.sum()))
         state.add(node.inputs[0], forms * slope)
@@ -209,9 +211,9 @@ class Backward:
         terms = negative.shape[1]
         state.shift(state.dot(negative, maxima.intercept))
         rounds = (maxima.reach != 0) | (maxima.intercept != 0)
-        radius = maxima.radius + gamma(terms) * maxima.intercept.abs()
+        radius = maxima.radius + gamma(terms) * _finite(maxima.intercept).abs()
         radius = torch.where(rounds, radius + 2 * ETA, radius)
-        underflow = 2 * terms * ETA + ETA * float(maxima.reach.sum()) if bool(rounds.any()) else 0.0
+        underflow = 2 * terms * ETA + ETA * float(_finite(maxima.reach).sum()) if bool(rounds.any()) else 0.0
         state.charge(forms, radius, underflow)
         below, above, upper = state.own(maxima.below), state.own(maxima.above), state.own(maxima.slope)
         shape = self.network.shapes[node.inputs[0]]
@@ -223,7 +225,8 @@ class Backward:
         up, down = flat(forms.clamp(min=0)), flat(forms.clamp(max=0))
         terms = 2 * up.shape[1]
         state.shift(state.dot(up, box.lo) + state.dot(down, box.hi))
-        state.charge(forms, gamma(terms) * box.magnitude, 2 * terms * ETA)
+        ends = torch.maximum(_finite(box.lo).abs(), _finite(box.hi).abs())
+        state.charge(forms, gamma(terms) * ends, 2 * terms * ETA)
 
     def _affine_radius(self, node: Node, operator: Affine) -> tuple[Tensor, float]:
         """Per entry of the node's value: what rounding costs for a coefficient of 1; and what underflow costs
@@ -236,14 +239,15 @@ class Backward:
             if terms:
                 # The constant a . b sums over all entries of the value, which may be more than `terms`.
                 size = self.network.size(node.name)
-                radius = gamma(terms) * operator.magnitude(reach) + terms * ETA
+                radius = gamma(terms) * magnitude(operator, reach) + terms * ETA
                 if size > terms:
                     radius = radius + gamma(size) * operator.magnitude([torch.zeros_like(m) for m in reach])
                     terms = size
-            fuzz = operator.fuzz(reach)
+            fuzz = operator.fuzz([_finite(m) for m in reach])
             if fuzz is not None:
                 radius = radius + fuzz
-            underflow = terms * ETA * (2 + float(sum(m.sum() for m in reach)))
+            # A form that meets what has no end is charged for that already.
+            underflow = terms * ETA * (2 + float(sum(_finite(m).sum() for m in reach)))
             self._radii[node.name] = radius, underflow
         return self._radii[node.name]
 
@@ -305,7 +309,17 @@ class _Pass:
         return per_box if self.boxes is None or len(per_box) == 1 else per_box[self.boxes]
 
     def dot(self, forms: Tensor, per_box: Tensor) -> Tensor:
-        """Each form (a row) times a vector of its own box."""
+        """Each form (a row) times a vector of its own box; 0 times what is infinite or unknown is 0."""
+        known = per_box.isfinite()
+        if not bool(known.all()):
+            found = self.dot(forms, per_box.where(known, 0.0))
+            some = self.dot((forms != 0).to(forms), (~known).to(forms)) > 0
+            return torch.where(some, torch.nan, found)
         if self.boxes is None or len(per_box) == 1:
             return forms @ per_box.flatten()
         return (forms * flat(per_box)[self.boxes]).sum(1)
+
+
+def _finite(ends: Tensor) -> Tensor:
+    """Numbers as they are, and 0 for what is infinite or unknown."""
+    return ends.where(ends.isfinite(), 0.0)

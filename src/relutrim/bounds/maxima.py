@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from relutrim.bounds.relaxation import Slope
-from relutrim.bounds.values import Interval
-from relutrim.network.operators import MaxPool, Shape
+from relutrim.graph.operators import MaxPool, Shape
+from relutrim.intervals import Interval
 from relutrim.rounding import UNIT, gamma
 
 _LOWEST = torch.finfo(torch.float64).min
@@ -55,6 +55,8 @@ def relax_maxima(operator: MaxPool, value: Interval, slope: Slope) -> Maxima:
     others = upper.scatter(-1, first, -torch.inf).amax(-1)
     wins, flat = lo >= others, others >= hi
     chord = ((hi - others) / (hi - lo)).clamp(0, 1)
+    endless = ~wins & ~flat & ~(hi.isfinite() & lo.isfinite())
+    chord = torch.where(endless, (hi.isinf() & ~lo.isinf()).to(lo), chord)
     rise = torch.where(wins, torch.ones_like(lo), torch.where(flat, torch.zeros_like(lo), chord))
     level = torch.maximum(hi, others)
     intercept = torch.maximum(_at_most(torch.maximum(lo, others), rise * lo), _at_most(level, rise * hi))

@@ -8,6 +8,9 @@ On ``l <= y <= u`` with ``l < 0 < u``, for **any** floats ``0 <= slope <= 1``:
 
 Only the intercept is computed, and it is rounded up; the slopes are what they are, so their choice can never
 be unsound.
+
+Where ``u`` is infinite the upper line is ``y - l``, where ``l`` is it is ``u``, and where both are there is
+none: its intercept is infinite. The slopes are 0 or 1 then, which rounds nothing, and stay so.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from relutrim.bounds.values import Interval
+from relutrim.intervals import Interval
 from relutrim.rounding import UNIT
 
 
@@ -38,7 +41,8 @@ class Relaxation:
     """Slopes of the lower and upper line, the upper line's intercept, and the rounding they bring per unit of
     coefficient; ``reach`` is the magnitude of what a rounded coefficient stands before, 0 where none rounds.
 
-    Only where ``unstable`` may the lower slope be replaced by any other number in [0, 1].
+    Only where ``unstable`` may the lower slope be replaced by any other number in [0, 1]; ranges without ends
+    are not among those.
     """
 
     unstable: Tensor
@@ -50,18 +54,24 @@ class Relaxation:
 
 
 def relax(pre: Interval, slope: Slope) -> Relaxation:
-    """The relaxation of every neuron of a layer. Unknown (NaN) ends make NaN intercepts, hence no bound at
-    all.
+    """The relaxation of every neuron of a layer. An unknown (NaN) end makes a NaN intercept, hence no bound
+    at all, but where the other end is enough for a line.
     """
     lo, hi = pre.lo, pre.hi
     on, off = lo >= 0, hi <= 0
     unstable = ~(on | off)
+    endless = unstable & ~(lo.isfinite() & hi.isfinite())
     chord = (hi / (hi - lo)).clamp(0, 1)
+    chord = torch.where(endless, (hi.isinf() & ~lo.isinf()).to(lo), chord)
     upper = torch.where(unstable, chord, (on & ~off).to(lo))
     intercept = torch.maximum(-upper * lo, (1 - upper) * hi)
     # Three roundings at most, all relative: four ulps up is safe, and the ulp of a denormal is added on top.
     intercept = intercept + (intercept.abs() * (8 * UNIT) + 2.0**-1070)
     intercept = torch.where(unstable, intercept, torch.zeros_like(lo))
+    if bool(endless.any()):
+        lines = torch.where(hi.isinf(), -lo, hi)  # infinite where both are
+        lines = lines + (lines.abs() * (8 * UNIT) + 2.0**-1070)
+        intercept = torch.where(endless, lines, intercept)
     match slope:
         case Slope.ADAPTIVE:
             lower = (hi > -lo).to(lo)
@@ -73,5 +83,6 @@ def relax(pre: Interval, slope: Slope) -> Relaxation:
             lower = torch.ones_like(lo)
     lower = torch.where(unstable, lower, upper)
     # coefficient * slope rounds once, then stands before y, which is at most max(-lo, hi) in size.
+    unstable = unstable & ~endless
     reach = torch.where(unstable, torch.maximum(-lo, hi), torch.zeros_like(lo))
     return Relaxation(unstable, lower, upper, intercept, reach, 4 * UNIT * reach)

@@ -6,6 +6,8 @@ does not confirm, a rewrite that is to be certified leaves alone.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -24,11 +26,13 @@ from relutrim.errors import CheckFailed
 from relutrim.prove.verdict import Evidence, Verdict
 
 if TYPE_CHECKING:
-    from relutrim.bounds.values import Interval
     from relutrim.certificate.records import Record
+    from relutrim.intervals import Interval
     from relutrim.prove.stability import LayerStability, Stability
 
 _SAMPLES = 512
+_NUMBERS = 2**25
+"""How many numbers all values may have for so many inputs."""
 _PACKED = 3 * 2**27
 """What packed leaves may take in a certificate, of which the checker reads 2**29 bytes; trees for which there
 is no room are left out. About twice as much is made of them before what they do not use is known.
@@ -51,10 +55,12 @@ class Groundwork:
 
     @classmethod
     @np.errstate(all="ignore")  # what overflows proves nothing
-    def of(cls, model: bytes, stability: Stability) -> Groundwork:
-        """Let the checker bound everything, with the prover's proofs as hints."""
-        domain = _certified(stability)
-        before = read_front(model, "model", domain=domain)
+    def of(cls, model: bytes, stability: Stability, deadline: float = math.inf) -> Groundwork:
+        """Let the checker bound everything, with the prover's proofs as hints; :class:`CheckFailed` once the
+        deadline (``time.monotonic()``) has passed.
+        """
+        domain = replace(certified_domain(stability), deadline=deadline)
+        before = read_front(model, "model", deadline, domain)
         samples = _samples(stability)
         layers = _layers(before, stability, samples)
         places = _places(before, layers, stability.problem.network.input.name)
@@ -93,7 +99,7 @@ class Groundwork:
         import torch
 
         from relutrim.bounds.interval import input_interval, node_interval
-        from relutrim.bounds.values import Interval
+        from relutrim.intervals import Interval
 
         network, box = stability.problem.network, self.ranges.domain
         like = stability.ranges[network.input.name].lo
@@ -112,7 +118,8 @@ class Groundwork:
         return found
 
 
-def _certified(stability: Stability) -> Certified:
+def certified_domain(stability: Stability) -> Certified:
+    """The domain of an analysis in the checker's terms."""
     problem, domain = stability.problem, stability.domain
     shape, size = problem.network.input.shape, problem.lo.size
     spread = [
@@ -126,17 +133,19 @@ def _samples(stability: Stability) -> npt.NDArray[np.float64]:
     """Inputs of the domain: those that showed states, and random ones."""
     import torch
 
-    region = stability.problem.region()
-    random = region.sample(_SAMPLES, torch.Generator().manual_seed(0)).numpy()
+    region, network = stability.problem.region(), stability.problem.network
+    numbers = max(1, sum(map(network.size, network.shapes)))
+    most = max(1, min(_SAMPLES, _NUMBERS // numbers))
+    random = region.sample(most, torch.Generator().manual_seed(0)).numpy()
     seen = stability.witnesses
-    return np.concatenate([random, seen[:: max(1, len(seen) // _SAMPLES)]])
+    return np.concatenate([random, seen[:: max(1, len(seen) // most)]])
 
 
 def _layers(graph: Graph, stability: Stability, samples: npt.NDArray[np.float64]) -> dict[str, int]:
     """The checker's number for each ReLU of the prover's network: the one that computes the same."""
     import torch
 
-    from relutrim.network.operators import Relu
+    from relutrim.graph.operators import Relu
 
     network, few = stability.problem.network, samples[:32]
     mine = run(graph, few)
@@ -161,7 +170,7 @@ def _records(stability: Stability, layers: dict[str, int]) -> list[tuple[int, Re
     """The proofs of units in layers that the checker has, with those layers' numbers."""
     from relutrim.bounds.linear import Backward
     from relutrim.certificate.records import TreeRecord, recorded
-    from relutrim.network.operators import Relu
+    from relutrim.graph.operators import Relu
     from relutrim.prove.hull.proof import Proof
 
     network = stability.problem.network
@@ -189,9 +198,9 @@ def _proved(
     """
     proofs = streams(wanted)
     try:
-        ranges = prove_ranges(graph, domain, stream_of(proofs))
+        ranges = prove_ranges(graph, domain, stream_of(proofs), deadline=domain.deadline)
     except CheckFailed:
-        if not wanted:
+        if not wanted or time.monotonic() > domain.deadline:
             raise
         largest = max(wanted, key=lambda proof: proof.size)
         return _proved(graph, domain, [proof for proof in wanted if proof is not largest])

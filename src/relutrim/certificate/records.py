@@ -19,7 +19,7 @@ from relutrim.prove.hull.proof import Leaf, Proof
 
 if TYPE_CHECKING:
     from relutrim.bounds.linear import Backward
-    from relutrim.network.operators import Array
+    from relutrim.graph.operators import Array
     from relutrim.prove.hull.model import Model
     from relutrim.prove.parts import PartsProof
 
@@ -103,7 +103,7 @@ def recorded(proof: Proof | PartsProof, backward: Backward) -> Record:
 
 def _tree(proof: Proof, backward: Backward) -> TreeRecord:
     from relutrim.bounds.linear import Backward as Pass
-    from relutrim.bounds.values import Interval
+    from relutrim.intervals import Interval
     from relutrim.prove.hull.model import Model
 
     like = backward.region.lo

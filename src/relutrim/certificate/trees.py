@@ -6,9 +6,9 @@ again: some unit is fixed by all of them, or some cut is crossed by none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from relutrim.certificate.check.proofs import EMPTY, INPUT, LEAF, PACKED, PART, 
 
 Place: TypeAlias = tuple[int, int]
 """The number of a layer, and of a unit in it."""
+T = TypeVar("T")
 
 
 @dataclass
@@ -41,6 +42,9 @@ class Split:
 
 
 Tree: TypeAlias = Leaf | Split
+Cases: TypeAlias = Sequence[tuple[dict[Place, bool], Leaf]]
+Boxes: TypeAlias = tuple[Any, Any, Any, Any]
+"""The ends of a box, and those of all boxes in it."""
 
 
 @dataclass
@@ -64,38 +68,80 @@ class UnitProof:
         return len(self.rows) + len(self.cuts) + 4 * sum(len(units) for _, units, _ in self.levels)
 
 
-def of_states(leaves: Sequence[tuple[dict[Place, bool], Leaf]]) -> Tree | None:
+def of_states(leaves: Cases) -> Tree | None:
     """A tree with these leaves, by the states that they fix; None if they do not cover all cases."""
-    if not leaves:
-        return None
-    for states, leaf in leaves:
-        if not states:
-            return leaf
-    common = set.intersection(*(set(states) for states, _ in leaves))
-    place = min(common) if common else next(iter(leaves[0][0]))
-    sides = []
-    for on in (False, True):
-        kept = [one for one in leaves if one[0].get(place, on) == on]
-        sides.append(of_states([({k: v for k, v in s.items() if k != place}, leaf) for s, leaf in kept]))
-    return None if sides[0] is None or sides[1] is None else Split(place, sides[0], sides[1])
+
+    def split(case: Cases) -> _Split[Cases] | Leaf | None:
+        if not case:
+            return None
+        for states, leaf in case:
+            if not states:
+                return leaf
+        common = set.intersection(*(set(states) for states, _ in case))
+        place = min(common) if common else next(iter(case[0][0]))
+        off, on = (
+            [({k: v for k, v in s.items() if k != place}, leaf) for s, leaf in case if s.get(place, on) == on]
+            for on in (False, True)
+        )
+        return _Split(place, off, on)
+
+    return _grown(leaves, split)
 
 
 def of_boxes(lo: Any, hi: Any, lows: Any, highs: Any) -> Tree | None:
     """A tree whose parts lie in these boxes; None if they do not fill the box from ``lo`` to ``hi``, or no
     cuts show it.
     """
-    if ((lows <= lo) & (highs >= hi)).all(1).any():
-        return Leaf()
-    for axis in range(len(lo)):
-        for at in np.unique(lows[:, axis]):
-            left, right = highs[:, axis] <= at, lows[:, axis] >= at
-            if lo[axis] < at < hi[axis] and (left | right).all():
-                ends = hi.copy(), lo.copy()
-                ends[0][axis] = ends[1][axis] = at
-                first = of_boxes(lo, ends[0], lows[left], highs[left])
-                second = of_boxes(ends[1], hi, lows[right], highs[right])
-                return None if first is None or second is None else Split(axis, first, second, float(at))
-    return None
+
+    def split(case: Boxes) -> _Split[Boxes] | Leaf | None:
+        lo, hi, lows, highs = case
+        if ((lows <= lo) & (highs >= hi)).all(1).any():
+            return Leaf()
+        for axis in range(len(lo)):
+            for at in np.unique(lows[:, axis]):
+                left, right = highs[:, axis] <= at, lows[:, axis] >= at
+                if lo[axis] < at < hi[axis] and (left | right).all():
+                    ends = hi.copy(), lo.copy()
+                    ends[0][axis] = ends[1][axis] = at
+                    first, second = (
+                        (lo, ends[0], lows[left], highs[left]),
+                        (ends[1], hi, lows[right], highs[right]),
+                    )
+                    return _Split(axis, first, second, float(at))
+        return None
+
+    return _grown((lo, hi, lows, highs), split)
+
+
+@dataclass
+class _Split(Generic[T]):
+    """How a case becomes two."""
+
+    place: Place | int
+    first: T
+    second: T
+    at: float = 0.0
+
+
+def _grown(case: T, split: Callable[[T], _Split[T] | Leaf | None]) -> Tree | None:
+    """The tree of a case; None if one of its cases is without a leaf. It may be deeper than Python's stack.
+
+    Cases are looked at from the root on, a first one before the second, and trees are made in the opposite
+    order: a split finds those of its two cases on top of all others, the first one uppermost.
+    """
+    order: list[_Split[T] | Leaf] = []
+    waiting = [case]
+    while waiting:
+        found = split(waiting.pop())
+        if found is None:
+            return None
+        order.append(found)
+        if isinstance(found, _Split):
+            waiting += [found.second, found.first]
+    made: list[Tree] = []
+    for one in reversed(order):
+        made.append(one if isinstance(one, Leaf) else Split(one.place, made.pop(), made.pop(), one.at))
+    return made.pop()
 
 
 def streams(proofs: Sequence[UnitProof]) -> dict[str, npt.NDArray[Any]]:
@@ -124,18 +170,24 @@ def stream_of(arrays: Mapping[str, npt.NDArray[Any]]) -> Proofs:
 
 
 def _put(tree: Tree, words: list[int], numbers: list[float], raw: list[bytes]) -> None:
-    if isinstance(tree, Leaf):
-        if tree.packed is not None:
-            words.append(PACKED)
-            raw.append(tree.packed)
-            return
-        if tree.duals is None:
-            words.append(PART)
-            return
-        words += [EMPTY if tree.empty else LEAF, len(tree.duals), *tree.duals]
-        numbers += tree.duals.values()
-        return
-    words += [INPUT, tree.place] if isinstance(tree.place, int) else [UNIT, *tree.place]
-    numbers += [tree.at] if isinstance(tree.place, int) else []
-    _put(tree.first, words, numbers, raw)
-    _put(tree.second, words, numbers, raw)
+    """Write a tree, each split before its two cases."""
+    waiting = [tree]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Leaf):
+            _put_leaf(one, words, numbers, raw)
+            continue
+        words += [INPUT, one.place] if isinstance(one.place, int) else [UNIT, *one.place]
+        numbers += [one.at] if isinstance(one.place, int) else []
+        waiting += [one.second, one.first]
+
+
+def _put_leaf(leaf: Leaf, words: list[int], numbers: list[float], raw: list[bytes]) -> None:
+    if leaf.packed is not None:
+        words.append(PACKED)
+        raw.append(leaf.packed)
+    elif leaf.duals is None:
+        words.append(PART)
+    else:
+        words += [EMPTY if leaf.empty else LEAF, len(leaf.duals), *leaf.duals]
+        numbers += leaf.duals.values()

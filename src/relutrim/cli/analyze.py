@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from relutrim.cli.clock import left_of
 from relutrim.cli.domain import ManyNumbers, domain_options
 from relutrim.cli.inputs import held_out_rows, prepared, tested_on
 from relutrim.cli.options import analysis_options
@@ -38,6 +39,7 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
     holdout = held_out_rows(options)
     network, arguments, _ = prepared(model, options)
     source = model_json(network, model)
+    arguments["time_limit"] = left_of(arguments["time_limit"])
     from relutrim.analysis import analyze_network
 
     with progress(as_json) as watched:
@@ -54,11 +56,11 @@ def analyze(model: Path, output: Path | None, as_json: bool, details: bool, **op
         write_bounds(bounds, stability, source, arguments["time_limit"])
     text = dumps(analysis_json(stability, source, details=details, holdout=tested))
     if output is not None:
-        from relutrim.formats.files import write_text
+        from relutrim.io.files import write_text
 
         write_text(output, text + "\n")
     if page is not None:
-        from relutrim.formats.files import write_text
+        from relutrim.io.files import write_text
         from relutrim.report.html.environment import command_line
         from relutrim.report.html.page import analysis_page
 

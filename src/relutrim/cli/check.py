@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from relutrim.cli.domain import ManyNumbers, domain_options, take_domain
+from relutrim.cli.domain import ManyNumbers, domain_options, states_domain, take_domain
 from relutrim.cli.inputs import load_network
 from relutrim.cli.options import arch_option, json_option
 from relutrim.errors import CheckFailed, InputError, one_line
 
 if TYPE_CHECKING:
     from relutrim.certificate.check import Asked
-    from relutrim.network import Network
+    from relutrim.graph import Network
 
 
 @click.command(cls=ManyNumbers)
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 @click.argument("certificate", type=click.Path(path_type=Path))
 @domain_options
 @click.option("--tolerance", type=float, metavar="EPS", help="Fail if the bound is more than EPS.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0),
+    metavar="S",
+    help="Seconds for the whole check; what is not proved by then is not accepted [default: 600].",
+)
 @click.option("--output-relu", is_flag=True, help="MODEL was compressed with this option.")
 @arch_option
 @click.option("--out-arch", metavar="A", help="The same for OUT, where it is not --arch's.")
@@ -35,6 +41,7 @@ def check(
     out: Path,
     certificate: Path,
     tolerance: float | None,
+    time_limit: float | None,
     output_relu: bool,
     arch: str | None,
     out_arch: str | None,
@@ -49,13 +56,23 @@ def check(
     """
 
     def load(key: str) -> Network:
-        from relutrim.formats import as_network, suffix
+        from relutrim.io import as_network, suffix
 
         path, own = (model, arch) if key == "model" else (out, out_arch or arch)
         network = load_network(path, own if suffix(path) == ".pt" else None)
         return as_network(network, output_relu=output_relu and key == "model")
 
-    _run(model, out, certificate, tolerance, load, options, as_json=as_json)
+    _run(
+        model,
+        out,
+        certificate,
+        tolerance,
+        load,
+        options,
+        seconds=time_limit,
+        output_relu=output_relu,
+        as_json=as_json,
+    )
 
 
 def _run(
@@ -66,9 +83,14 @@ def _run(
     load: Callable[[str], Network],
     options: dict[str, Any],
     *,
+    seconds: float | None,
+    output_relu: bool,
     as_json: bool,
 ) -> None:
-    """Check, and say what was checked; what does not hold is an error. ``load`` reads "model" or "out"."""
+    """Check, and say what was checked; what does not hold is an error. ``load`` reads "model" or "out", where
+    the checker does not read it itself.
+    """
+    from relutrim.certificate.check import SECONDS
     from relutrim.certificate.check import check as prove_anew
     from relutrim.certificate.check.__main__ import content
 
@@ -76,7 +98,7 @@ def _run(
 
     def translated(key: str) -> bytes:
         from relutrim.certificate.write import exactly_storable
-        from relutrim.formats.onnx.write import network_to_proto
+        from relutrim.io.onnx.write import network_to_proto
 
         try:
             network = load(key)
@@ -90,7 +112,17 @@ def _run(
         return found
 
     asked = _asked(options, proof)
-    report = prove_anew(content(model), content(out), proof, asked, tolerance, translated)
+    report = prove_anew(
+        content(model),
+        content(out),
+        proof,
+        asked,
+        tolerance,
+        translated,
+        SECONDS if seconds is None else seconds,
+        names=(model.name, out.name),
+        output_relu=output_relu,
+    )
     if as_json:
         bounds = [bound.tolist() for bound in report.bounds]
         found = {"bound": report.bound, "bounds": bounds, "checked": report.lines}
@@ -106,7 +138,7 @@ def _asked(options: dict[str, Any], proof: bytes) -> Asked | None:
     from relutrim.certificate.check import Asked
     from relutrim.certificate.check.archive import open_archive
 
-    if all(value is None or value == () for value in options.values()):
+    if not states_domain(options):
         return None
     size = len(open_archive(proof).arrays.get("domain.lo", ()))
     port = SimpleNamespace(size=size, shape=(size,))

@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
-from relutrim.cli.domain import ManyNumbers, domain_options
+from relutrim.cli.clock import started
+from relutrim.cli.domain import ManyNumbers, domain_options, states_domain
 from relutrim.cli.inputs import held_out_rows, prepared, tested_on
 from relutrim.cli.options import analysis_options
-from relutrim.cli.talk import console, progress, say
+from relutrim.cli.talk import INTERRUPTED, complain, console, progress, quiet, say
 from relutrim.cli.targets import MASKS, REPORT, Targets
-from relutrim.errors import one_line
+from relutrim.errors import CheckFailed, one_line
 from relutrim.rewrite.cost import Cost
 
 
@@ -34,8 +35,9 @@ from relutrim.rewrite.cost import Cost
     default="exact",
     show_default=True,
     metavar="exact|rounding|EPS",
-    help="How far an output may move on the domain: by nothing but the rounding of re-written weights, by "
-    "half a unit in the last place of its largest value, or by EPS.",
+    help="How far an output may provably move on the domain. 0: not at all. rounding: by half a unit in the "
+    "last place of the largest value it was seen to take. exact: by as much, but only for the rounding of "
+    "re-written weights. EPS: by that much.",
 )
 @click.option(
     "--cost",
@@ -43,6 +45,12 @@ from relutrim.rewrite.cost import Cost
     default="parameters",
     show_default=True,
     help="What to make smaller: the numbers in the file, or the multiplications of one evaluation.",
+)
+@click.option(
+    "--fold-batch-norm",
+    is_flag=True,
+    help="Fold batch norms into the layers beside them. It rounds every weight, which counts as deviation; "
+    "otherwise they stay as they are.",
 )
 @click.option(
     "--evidence",
@@ -60,7 +68,11 @@ from relutrim.rewrite.cost import Cost
     "--certificate",
     type=click.Path(path_type=Path),
     metavar="C",
-    help="Write what 'relutrim check' needs to prove the result anew; an error if it could not.",
+    help="Write what 'relutrim check' needs to prove the result anew; an error if it could not, or if there "
+    "was no time left for it.",
+)
+@click.option(
+    "--suggest", is_flag=True, help="Say what --tolerance rounding would remove beyond this; takes a while."
 )
 @click.option(
     "--latency/--no-latency",
@@ -83,41 +95,58 @@ def compress(
     rewrites: str,
     tolerance: str,
     cost: str,
+    fold_batch_norm: bool,
     evidence: str,
     dtype: str | None,
     certificate: Path | None,
     latency: bool,
+    suggest: bool,
     **options: Any,
 ) -> None:
-    """Write to OUT a smaller network that computes the same as MODEL on the domain."""
-    from relutrim.formats import check_writable
-    from relutrim.report.json import compression_json, dumps, model_json
+    """Write to OUT a smaller network that computes the same as MODEL on the domain, or on all real inputs
+    where none is stated.
+
+    Where nothing can be removed within the tolerance, OUT is MODEL, byte for byte. The first Ctrl-C makes OUT
+    of what is proved by then; the second one writes nothing.
+    """
+    from relutrim.clock import Clock
+    from relutrim.io import check_writable
+    from relutrim.io.source import Source
+    from relutrim.report.json import compression_json, dumps, model_json, suggestion_json
 
     targets = Targets(model, options)
     targets.add(out)
     check_writable(out)
+    file = None if options["output_relu"] else Source.of(model)
+    if file is not None:
+        file.check(out)
     targets.add(certificate)
     mask = targets.add(options.pop("mask"), "masks", MASKS)
     page = targets.add(options.pop("report"), "reports", REPORT)
     bounds = targets.add(options.pop("bounds"))
     card = targets.add(options.pop("model_card"))
     holdout = held_out_rows(options)
-    plain = not options["output_relu"]
-    network, arguments, labels = prepared(model, options)
+    stated = states_domain(options)
+    network, arguments, labels = prepared(model, options, optional=True)
     source = model_json(network, model)
-    from relutrim.compression import compress_network, onnx_of
+    from relutrim.compression import SECONDS, compress_network
 
+    limit = arguments.pop("time_limit")
+    clock = Clock(SECONDS if limit is None else limit, started())
     with progress(as_json) as watched:
         result = compress_network(
             network,
             progress=watched,
+            clock=clock,
+            target=out,
             rewrites=rewrites,
             tolerance=tolerance,
             cost=cost,
+            fold_batch_norm=fold_batch_norm,
             evidence=evidence,
             dtype=dtype,
             certificate=certificate is not None,
-            source=onnx_of(model) if certificate is not None and plain else None,
+            source=file,
             **arguments,
         )
     result.save(out)
@@ -131,20 +160,20 @@ def compress(
     if bounds is not None:
         from relutrim.report.bounds import of_compressed, write_bounds
 
-        again = of_compressed(result, **arguments)
-        write_bounds(bounds, again, model_json(result.stored, out), arguments["time_limit"])
+        again = of_compressed(result, time_limit=clock.left, **arguments)
+        write_bounds(bounds, again, model_json(result.stored, out), clock.left)
     if card is not None:
         from shlex import join
 
-        from relutrim.formats.files import write_text
+        from relutrim.io.files import write_text
         from relutrim.report.card import model_card
 
         made = model_json(result.stored, out)
         write_text(card, model_card(result, source, made, join(["relutrim", *sys.argv[1:]]), scored))
     tested = tested_on(result.stability, holdout)
-    measured = result.latency() if latency else None
+    measured = result.latency(clock.left) if latency else None
     if page is not None:
-        from relutrim.formats.files import write_text
+        from relutrim.io.files import write_text
         from relutrim.report.html.environment import command_line
         from relutrim.report.html.page import compression_page
 
@@ -159,15 +188,25 @@ def compress(
             certificate=certificate,
         )
         write_text(page, text)
+    asked = suggest and (as_json or not quiet())
+    more = result.suggestion(clock.left) if asked else None
+    late = asked and clock.left == 0
     if as_json:
         report = compression_json(
             result, source, details=details, latency=measured, holdout=tested, accuracy=scored
         )
-        click.echo(dumps(report))
+        click.echo(dumps(report | ({"suggestion": suggestion_json(more, late=late)} if asked else {})))
     else:
-        from relutrim.report.tables import show_compression
+        from relutrim.report.tables import show_compression, show_suggestion
 
         show_compression(result, console(), measured, tested, scored)
+        if not stated:
+            say(
+                "no domain was given, so this holds for all real inputs; a box such as --box 0 1 may allow "
+                "for more"
+            )
+        if asked:
+            show_suggestion(result, more, console(), late=late)
         say(f"written: {one_line(str(out))}" + (f", {one_line(str(page))}" if page else ""))
         if certificate is not None and result.certificate is not None:
             own = result.deviation.proven
@@ -175,3 +214,14 @@ def compress(
                 f"certified within {result.certificate.bound:.2e} on the whole domain (the prover's own "
                 f"bound: {'none' if own is None else f'{own:.2e}'}): {one_line(str(certificate))}"
             )
+    missing = certificate is not None and result.certificate is None
+    if missing and not result.interrupted:
+        raise CheckFailed(
+            f"no certificate was written: time was up before it was made; {out} is written, and a larger "
+            "--time-limit makes both",
+            where=str(certificate),
+        )
+    if result.interrupted:
+        said = "interrupted; what was proved by then is written"
+        said += f"; no certificate was written to {certificate}" if missing else ""
+        raise click.exceptions.Exit(complain(said, INTERRUPTED))

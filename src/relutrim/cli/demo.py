@@ -24,8 +24,8 @@ def demo(output: Path) -> None:
     from relutrim.compression import compress as run
     from relutrim.domain import Box
     from relutrim.examples import demo_model
-    from relutrim.formats import check_writable
-    from relutrim.formats.files import check_target, write_text
+    from relutrim.io import check_writable
+    from relutrim.io.files import check_target, write_text
     from relutrim.report.html.environment import command_line
     from relutrim.report.html.page import compression_page
     from relutrim.report.json import model_json

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from relutrim.errors import DomainError, InputError
-from relutrim.formats.arrays import read_array, read_arrays
+from relutrim.io.arrays import read_array, read_arrays
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     from relutrim.domain import Domain
-    from relutrim.network import Network
+    from relutrim.graph import Network
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,6 +38,11 @@ _OPTIONS = (
         type=click.Path(path_type=Path),
         metavar="X.npy",
         help="Centre of a box of half-width --radius.",
+    ),
+    click.option(
+        "--everywhere",
+        is_flag=True,
+        help="Any real inputs: what holds then needs nothing from you, but a box may allow for more.",
     ),
     click.option("--radius", type=float, metavar="R", help="Half-width of the box around --center."),
     click.option(
@@ -62,7 +67,8 @@ _OPTIONS = (
         help="Keep raw inputs with lo <= A x <= hi; the file holds the arrays A, lo, hi.",
     ),
 )
-_NAMES = ("box", "normalized_box", "mean", "std", "center", "radius", "vnnlib", "sum_between", "constraint")
+_KINDS = ("box", "normalized_box", "center", "vnnlib", "everywhere")
+_NAMES = (*_KINDS, "mean", "std", "radius", "sum_between", "constraint")
 
 
 class ManyNumbers(click.Command):
@@ -96,16 +102,25 @@ def domain_options(command: F) -> F:
     return command
 
 
-def take_domain(options: dict[str, Any], network: Network) -> Domain:
-    """The domain stated by a command's options, which are taken out of ``options``."""
+def states_domain(options: dict[str, Any]) -> bool:
+    """Whether any of the options is given."""
+    return any(options[name] not in (None, (), False) for name in _NAMES)
+
+
+def take_domain(options: dict[str, Any], network: Network, *, optional: bool = False) -> Domain:
+    """The domain stated by a command's options, which are taken out of ``options``; all real inputs where it
+    is ``optional`` and there is none.
+    """
+    if optional and not states_domain(options):
+        options["everywhere"] = True
     given = {name: options.pop(name) for name in _NAMES}
-    kinds = [name for name in ("box", "normalized_box", "center", "vnnlib") if given[name] is not None]
+    kinds = [name for name in _KINDS if given[name] not in (None, False)]
     if len(kinds) != 1:
         found = " and ".join(f"--{name.replace('_', '-')}" for name in kinds) or "none"
         raise InputError(
             "the domain needs exactly one of --box LO HI, --normalized-box LO HI --mean M "
             "--std S, --center X.npy --radius R, "
-            f"--vnnlib F; found {found}"
+            f"--vnnlib F, --everywhere; found {found}"
         )
     if (given["mean"] or given["std"]) and kinds != ["normalized_box"]:
         raise InputError("--mean and --std go with --normalized-box only")
@@ -120,8 +135,10 @@ def take_domain(options: dict[str, Any], network: Network) -> Domain:
 
 
 def _base(kind: str, given: dict[str, Any], network: Network) -> Domain:
-    from relutrim.domain import Box, NormalizedBox
+    from relutrim.domain import Box, Everywhere, NormalizedBox
 
+    if kind == "everywhere":
+        return Everywhere()
     if kind == "box":
         return Box(*given["box"])
     if kind == "normalized_box":
@@ -157,7 +174,7 @@ def from_vnnlib(path: Path, network: Network) -> Domain:
     from dataclasses import replace
 
     from relutrim.domain import Box
-    from relutrim.formats.vnnlib import read_vnnlib
+    from relutrim.io.vnnlib import read_vnnlib
 
     found = read_vnnlib(path, network.input.size)
     domain = replace(Box(found.lo, found.hi), origin="vnnlib")

@@ -4,11 +4,13 @@ runs: ``relutrim --help`` must be quick.
 
 from __future__ import annotations
 
+import time
 from importlib import import_module
 
 import click
 
 from relutrim._version import __version__
+from relutrim.cli.clock import STARTED
 
 NAMES = (
     "analyze",
@@ -46,6 +48,7 @@ class _Commands(click.Group):
 @click.pass_context
 def commands(context: click.Context) -> None:
     """Make trained ReLU networks smaller without changing what they compute, and prove it."""
+    context.meta[STARTED] = time.monotonic()
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         context.exit(2)

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from relutrim.cli.domain import take_domain
 from relutrim.errors import InputError
-from relutrim.formats.rows import Rows, read_rows
+from relutrim.io.rows import Rows, read_rows
 
 if TYPE_CHECKING:
     from relutrim.domain import Domain
+    from relutrim.graph import Network
     from relutrim.holdout import Holdout
-    from relutrim.network import Network
     from relutrim.prove.stability import Stability
 
 
 def load_network(model: Path, arch: str | None) -> Network:
     """The network. A factory may lie in the current folder, where Python looks only for ``python -m``."""
-    from relutrim.formats import load
+    from relutrim.io import load
 
     if arch is None or arch.startswith("mlp:"):
         return load(model, arch=arch)
@@ -33,17 +33,16 @@ def load_network(model: Path, arch: str | None) -> Network:
         sys.path.remove(here)
 
 
-def prepared(model: Path, options: dict[str, Any]) -> tuple[Network, dict[str, Any], Any]:
+def prepared(
+    model: Path, options: dict[str, Any], *, optional: bool = False
+) -> tuple[Network, dict[str, Any], Any]:
     """The network, the keyword arguments of an analysis, and the labels of the data, from a command's
-    options.
+    options; a domain need not be among them where it is ``optional``.
     """
-    from relutrim.formats import as_network
+    from relutrim.io import as_network
 
-    limit = options["time_limit"]
-    if limit is not None and not limit >= 0:
-        raise InputError(f"a time limit of {limit:g} seconds makes no sense; it must not be negative")
     network = as_network(load_network(model, options.pop("arch")), output_relu=options.pop("output_relu"))
-    domain = take_domain(options, network)
+    domain = take_domain(options, network, optional=optional)
     path = options.pop("data")
     if path is None:
         return network, {"domain": domain, "data": None, **options}, None

@@ -17,9 +17,9 @@ from relutrim.cli.talk import INTERRUPTED, console, progress, talk_options
 from relutrim.errors import InputError, RelutrimError, one_line
 
 if TYPE_CHECKING:
-    from relutrim.compression import Compression
-    from relutrim.formats.instances import Instance
+    from relutrim.io.instances import Instance
     from relutrim.prove.cascade import Progress
+    from relutrim.result import Compression
 
 _BUG = 1
 _LIST = "instances.csv"
@@ -56,7 +56,7 @@ def instances(csv: Path, folder: Path, as_json: bool, **options: Any) -> None:
     and an instances.csv that names them with the unchanged properties, so that a verifier can be given either
     list. The first failure decides the exit code, but does not end the run.
     """
-    from relutrim.formats.instances import read_instances
+    from relutrim.io.instances import read_instances
     from relutrim.wish import parsed_tolerance
 
     parsed_tolerance(options["tolerance"])
@@ -135,9 +135,12 @@ def _compressed(
     instance: Instance, target: Path, options: dict[str, Any], watched: Progress | None
 ) -> Compression:
     from relutrim.cli.domain import from_vnnlib
-    from relutrim.compression import compress_network
-    from relutrim.formats import load
+    from relutrim.compression import SECONDS, compress_network
+    from relutrim.io import load
+    from relutrim.io.source import Source
 
+    source = Source.of(instance.network)
+    source.check(target)
     network = load(instance.network)
     domain = from_vnnlib(instance.specification, network)
     limits = [
@@ -146,13 +149,20 @@ def _compressed(
     ]
     analysis = {
         "method": "auto",
-        "time_limit": min((limit for limit in limits if limit is not None), default=None),
+        "time_limit": min((limit for limit in limits if limit is not None), default=SECONDS),
         "device": options["device"],
         "jobs": options["jobs"],
         "seed": 0,
         "progress": watched,
     }
-    result = compress_network(network, domain, tolerance=options["tolerance"], **analysis)
+    result = compress_network(
+        network,
+        domain,
+        tolerance=options["tolerance"],
+        source=source,
+        target=target,
+        **analysis,
+    )
     result.save(target)
     if options["bounds"]:
         from relutrim.report.bounds import of_compressed, write_bounds
@@ -201,7 +211,7 @@ def _write_list(
     import io
     import os
 
-    from relutrim.formats.files import write_text
+    from relutrim.io.files import write_text
 
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from relutrim.cli.clock import Seconds
 from relutrim.cli.talk import talk_options
 from relutrim.milp.settings import BIG_M, INJECTIONS, METHODS, SOLVERS, UNTIL
 
@@ -91,10 +92,11 @@ _ANALYSIS = (
     ),
     click.option(
         "--time-limit",
-        type=float,
-        metavar="S",
-        help="Stop after S seconds; the rest stays unknown. Without it only the last stage has a limit, of "
-        "five minutes; inf lifts that too.",
+        type=Seconds(),
+        metavar="S|none",
+        help="Be done after S seconds, reading and writing included; what is not decided by then stays "
+        "unknown. Without it compress takes 60 seconds, and of an analysis only the last stage has a limit, "
+        "of five minutes; none lifts both.",
     ),
     click.option(
         "--journal",

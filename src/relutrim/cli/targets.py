@@ -19,7 +19,7 @@ class Targets:
     """The files that a command will write, beside those that it reads by its options."""
 
     def __init__(self, model: Path, options: dict[str, Any]) -> None:
-        from relutrim.formats.rows import labels_beside
+        from relutrim.io.rows import labels_beside
         from relutrim.journal import NAME
 
         data, journal = options["data"], options["journal"]
@@ -40,7 +40,7 @@ class Targets:
         """The path, if one is given and a file can go there; ``what`` is written under these endings only."""
         if path is None:
             return None
-        from relutrim.formats.files import check_target
+        from relutrim.io.files import check_target
 
         for other in self._read:
             if other.exists() and path.exists() and path.samefile(other):

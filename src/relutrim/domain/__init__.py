@@ -1,5 +1,5 @@
 """Where inputs live."""
 
-from relutrim.domain.domain import Ball, Box, Constraint, Domain, NormalizedBox, Problem
+from relutrim.domain.domain import Ball, Box, Constraint, Domain, Everywhere, NormalizedBox, Problem
 
-__all__ = ["Ball", "Box", "Constraint", "Domain", "NormalizedBox", "Problem"]
+__all__ = ["Ball", "Box", "Constraint", "Domain", "Everywhere", "NormalizedBox", "Problem"]

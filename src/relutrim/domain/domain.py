@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relutrim.errors import DomainError
-from relutrim.network.graph import Network, Node, Port
-from relutrim.network.operators import Array, Scale, Shape
+from relutrim.graph.graph import Network, Node, Port
+from relutrim.graph.operators import Array, Scale, Shape
 
 if TYPE_CHECKING:
     from relutrim.domain.region import Region
@@ -51,12 +51,11 @@ class Domain:
     origin: str = field(default="box", compare=False)
 
     def __post_init__(self) -> None:
-        for name, array in (("lower", self.lo), ("upper", self.hi)):
-            if not np.isfinite(array).all():
+        for name, array, never in (("lower", self.lo, np.inf), ("upper", self.hi, -np.inf)):
+            if np.isnan(array).any() or (array == never).any():
                 raise DomainError(
-                    f"the {name} end of the domain is not finite everywhere; stability is a "
-                    "statement about a bounded "
-                    "set of inputs, so give every input a finite range"
+                    f"the {name} end of the domain is {never:g} or NaN somewhere, where no input is; an "
+                    f"input that may be any number goes from -inf to inf"
                 )
         try:
             empty = self.lo > self.hi
@@ -70,6 +69,11 @@ class Domain:
             raise DomainError(
                 f"the domain is empty: input {where} would have to lie between {low:g} and {high:g}"
             )
+
+    @property
+    def bounded(self) -> bool:
+        """Whether every input has a finite range."""
+        return bool(np.isfinite(self.lo).all() and np.isfinite(self.hi).all())
 
     def sum_between(self, lower: float, upper: float) -> Domain:
         """The part where the raw inputs add up to a number in ``[lower, upper]``: the paper's input
@@ -98,6 +102,10 @@ class Domain:
             raise DomainError(
                 f"the domain is empty: constraint {where} asks for a value between "
                 f"{lower[where]:g} and {upper[where]:g}"
+            )
+        if not self.bounded:
+            raise DomainError(
+                "constraints are for a bounded domain; give every input a finite range, with Box(0, 1) say"
             )
         return replace(self, constraints=(*self.constraints, Constraint(rows, lower, upper)))
 
@@ -212,6 +220,17 @@ def Box(lo: Numbers, hi: Numbers, shape: Sequence[int] | None = None) -> Domain:
     return Domain(low, high)
 
 
+def Everywhere(shape: Sequence[int] | None = None) -> Domain:
+    """All real inputs, of a ``shape`` where the model does not tell. What holds there holds wherever the
+    model is used.
+
+    >>> import relutrim
+    >>> str(relutrim.analyze(relutrim.demo_model(), Everywhere())).partition(",")[0]
+    '200 neurons in 2 layers: 0 active'
+    """
+    return replace(Box(-np.inf, np.inf, shape), origin="everywhere")
+
+
 def NormalizedBox(lo: Numbers, hi: Numbers, mean: Numbers, std: Numbers) -> Domain:
     """Raw inputs between ``lo`` and ``hi`` that the network sees as ``(x - mean) / std``: numbers, or one per
     channel or input.
@@ -236,6 +255,8 @@ def Ball(center: Numbers, radius: float) -> Domain:
     if not (np.isfinite(radius) and radius >= 0):
         raise DomainError(f"a radius of {radius} makes no box; it must be finite and not negative")
     low, high = middle - radius, middle + radius
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise DomainError("an end of the ball is not finite; it is farther out than float64 reaches")
     # The rounding error of a float sum is itself a float (Knuth's TwoSum); its sign says which way to step.
     low = np.where(_two_sum_error(middle, -radius, low) >= 0, low, np.nextafter(low, -np.inf))
     high = np.where(_two_sum_error(middle, radius, high) <= 0, high, np.nextafter(high, np.inf))
@@ -268,11 +289,16 @@ def _normalised(network: Network, mean: Array, std: Array) -> Network:
     )
 
 
-def _short(array: Array) -> float | list[Any]:
+def _short(array: Array) -> float | list[Any] | None:
+    """One number where all are the same; infinite ones as None, because JSON has no infinity."""
     first = float(array.flat[0]) if array.size else 0.0
-    return first if array.size and (array == first).all() else array.tolist()
+    if array.size and (array == first).all():
+        return first if np.isfinite(first) else None
+    found = array.astype(object)
+    found[~np.isfinite(array)] = None
+    listed: list[Any] = found.tolist()
+    return listed
 
 
 def _ends(array: Array) -> list[float | None]:
-    """Infinite ends as None: JSON has no infinity."""
     return [float(end) if np.isfinite(end) else None for end in array]

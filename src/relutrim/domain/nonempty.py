@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from relutrim.errors import DomainError
-from relutrim.network.operators import Array
+from relutrim.graph.operators import Array
 from relutrim.rounding import ETA, gamma
 
 

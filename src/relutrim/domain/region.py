@@ -1,4 +1,7 @@
-"""A bounded set of inputs ``{x : lo <= x <= hi, a <= G x <= b}`` and what the prover asks of it.
+"""A set of inputs ``{x : lo <= x <= hi, a <= G x <= b}`` and what the prover asks of it.
+
+A box may have infinite ends (then there are no constraints): a form that is not 0 there has no lower bound,
+one that is exactly 0 takes nothing from there. Inputs are always finite numbers.
 
 Three questions, each with an answer that can be relied on:
 
@@ -13,14 +16,19 @@ Three questions, each with an answer that can be relied on:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from relutrim.bounds.values import Interval
+from relutrim.intervals import Interval
 from relutrim.rounding import ETA, gamma, widen_down
 
 _SWEEPS = 4
+_FAR = 1e3
+"""Where an input has no end, searches go this far from its other end, or from 0."""
+_HARDLY, _VERY = 1e-3, 1e9
+"""Where inputs have no end, random ones go between so far and so far."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +52,30 @@ class Region:
     def constrained(self) -> bool:
         """Whether there is more than the box."""
         return self.rows.shape[0] > 0
+
+    @cached_property
+    def bounded(self) -> bool:
+        """Whether every input has a finite range."""
+        return bool((self.lo.isfinite() & self.hi.isfinite()).all())
+
+    @cached_property
+    def _near(self) -> Tensor:
+        """For each input a number of its range: an end if there is a finite one, or else 0."""
+        zero = torch.zeros_like(self.lo)
+        return torch.where(self.lo.isfinite(), self.lo, torch.where(self.hi.isfinite(), self.hi, zero))
+
+    @cached_property
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        """Ends of the box, or numbers of it that are far away where there are none."""
+        low = torch.where(self.lo.isfinite(), self.lo, self._near - _FAR)
+        high = torch.where(self.hi.isfinite(), self.hi, self._near + _FAR)
+        return low, high
+
+    @cached_property
+    def width(self) -> Tensor:
+        """How far every input can go; where it has no end, how far searches take it at most."""
+        low, high = self._ends
+        return high - low
 
     def box(self) -> Interval:
         """The box, as a batch of one."""
@@ -73,7 +105,7 @@ class Region:
     def minimisers(self, forms: Tensor) -> Tensor:
         """For each linear form an input of the region (up to rounding) where it is smallest, or nearly so."""
         if not self.constrained:
-            return torch.where(forms > 0, self.lo, self.hi)
+            return torch.where(forms > 0, *self._ends)
         multipliers = self._multipliers(forms)
         reduced = forms - multipliers @ self.rows
         points = torch.where(reduced > 0, self.lo, self.hi)
@@ -115,8 +147,10 @@ class Region:
         return points
 
     def inside(self, points: Tensor) -> Tensor:
-        """Which points provably lie in the region. NaN lies nowhere."""
+        """Which points provably lie in the region. NaN lies nowhere, and neither does what is infinite."""
         good = ((points >= self.lo) & (points <= self.hi)).all(1)
+        if not self.bounded:
+            good &= points.isfinite().all(1)
         if self.constrained:
             values = points @ self.rows.T
             radius = gamma(self.size) * (points.abs() @ self.rows.abs().T) + self.size * ETA
@@ -125,25 +159,45 @@ class Region:
             good &= ((values - radius >= self.lower_ends) & (values + radius <= self.upper_ends)).all(1)
         return good
 
-    def sample(self, count: int, generator: torch.Generator) -> Tensor:
-        """Random points, half of them uniform and half random corners, moved into the region."""
+    def sample(
+        self, count: int, generator: torch.Generator, far: tuple[float, float] = (_HARDLY, _VERY)
+    ) -> Tensor:
+        """Random points, half of them uniform and half random corners, moved into the region. Where inputs
+        have no end, every point goes as far as it likes, between the two numbers ``far``.
+        """
         half = (count // 2, self.size)
         uniform = torch.rand((count - half[0], self.size), generator=generator, dtype=torch.float64)
         share = torch.rand((half[0], 1), generator=generator)
         corners = torch.rand(half, generator=generator) < share
         mix = torch.cat([uniform, corners.to(uniform)]).to(self.lo.device)
-        return self.project(self.lo + mix * (self.hi - self.lo))
+        if self.bounded:
+            return self.project(self.lo + mix * (self.hi - self.lo))
+        powers = torch.rand((count, 1), generator=generator, dtype=torch.float64).to(self.lo.device)
+        distance = far[0] * (far[1] / far[0]) ** powers
+        low = torch.where(self.lo.isfinite(), self.lo, self._near - distance)
+        high = torch.where(self.hi.isfinite(), self.hi, self._near + distance)
+        return self.project(low + mix * (high - low))
 
     def _box_lower(self, forms: Tensor) -> Tensor:
+        if self.bounded:
+            return self._corner(forms, self.lo, self.hi)
+        left, right = self.lo == -torch.inf, self.hi == torch.inf
+        zero = torch.zeros_like(self.lo)
+        found = self._corner(forms, torch.where(left, zero, self.lo), torch.where(right, zero, self.hi))
+        falls = ((forms > 0) & left | (forms < 0) & right).any(1)
+        return torch.where(falls & ~found.isnan(), -torch.inf, found)
+
+    def _corner(self, forms: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
+        """Smallest values at ends that are finite: at a corner of the box."""
         up, down = forms.clamp(min=0), forms.clamp(max=0)
-        at_lo = up @ torch.stack([self.lo, self.lo.abs()], 1)
-        at_hi = down @ torch.stack([self.hi, -self.hi.abs()], 1)
+        at_lo = up @ torch.stack([lo, lo.abs()], 1)
+        at_hi = down @ torch.stack([hi, -hi.abs()], 1)
         value, magnitude = (at_lo + at_hi).unbind(1)
         radius = gamma(self.size) * magnitude + self.size * ETA
         nothing = (magnitude == 0).nonzero()[:, 0]
         if len(nothing):  # no product at all, or products that underflow
             few = forms[nothing]
-            some = ((few > 0) & (self.lo != 0)).any(1) | ((few < 0) & (self.hi != 0)).any(1)
+            some = ((few > 0) & (lo != 0)).any(1) | ((few < 0) & (hi != 0)).any(1)
             radius[nothing] = radius[nothing].where(some, 0.0)
         # clamp may pass over NaN coefficients: a form that holds one is bounded by nothing.
         value = value.where(~forms.sum(1).isnan(), torch.nan)

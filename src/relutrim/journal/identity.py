@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from relutrim.domain.domain import Domain, Problem
+from relutrim.graph.graph import Network
 from relutrim.journal.frames import OWNER
-from relutrim.network.graph import Network
 
 SCHEMA = "relutrim/journal/1"
 

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from relutrim.bounds.linear import Backward
-from relutrim.bounds.values import Interval
 from relutrim.errors import JournalError
+from relutrim.intervals import Interval
 from relutrim.journal.file import JournalFile
 from relutrim.journal.records import Record, RecordError, take, take_array
 from relutrim.journal.trees import TreeKey, TreeReader, TreeWriter

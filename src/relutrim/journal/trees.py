@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relutrim.bounds.values import Interval
+from relutrim.intervals import Interval
 from relutrim.journal.records import (
     Record,
     RecordError,

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 
 from relutrim.bounds.linear import Backward, Pulled
-from relutrim.bounds.values import Interval
 from relutrim.domain.region import Region
+from relutrim.graph.graph import Node
+from relutrim.graph.operators import Array
+from relutrim.intervals import Interval
 from relutrim.milp.model import Draft, Flags, Index, Milp
-from relutrim.network.graph import Node
-from relutrim.network.operators import Array
 from relutrim.rounding import ETA, gamma
 
 DROPPED = 1e-5

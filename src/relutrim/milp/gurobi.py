@@ -16,9 +16,9 @@ import numpy as np
 from gurobipy import GRB
 
 from relutrim.errors import InputError
+from relutrim.graph.operators import Array
 from relutrim.milp.model import Milp
 from relutrim.milp.solver import Outcome, Status, Watcher
-from relutrim.network.operators import Array
 from relutrim.prove.deadline import Deadline
 
 _LIMITS = {GRB.TIME_LIMIT, GRB.NODE_LIMIT, GRB.ITERATION_LIMIT, GRB.MEM_LIMIT, GRB.SOLUTION_LIMIT}

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 import highspy
 import numpy as np
 
+from relutrim.graph.operators import Array
 from relutrim.highs import quiet_solver
 from relutrim.highs import run as run_solver
 from relutrim.milp.model import Index, Milp
 from relutrim.milp.solver import Outcome, Status, Watcher
-from relutrim.network.operators import Array
 from relutrim.prove.deadline import Deadline
 
 _FINISHED = (

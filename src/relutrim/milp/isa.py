@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from relutrim.graph.operators import Array
 from relutrim.milp.formulation import CUTOFF, Formulation, State
 from relutrim.milp.model import Milp
 from relutrim.milp.solver import Outcome, Status
-from relutrim.network.operators import Array
 from relutrim.search.climb import Targets, climb
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from relutrim.bounds.values import Interval
 from relutrim.errors import InputError
+from relutrim.graph.operators import Affine, Relu
+from relutrim.intervals import Interval
 from relutrim.milp.formulation import Formulation, State, Unmodelled
 from relutrim.milp.isa import Hunt, seen, unseen
 from relutrim.milp.settings import Settings
 from relutrim.milp.single import TOLERANCE, Reach
 from relutrim.milp.solver import TOLERANCES, Outcome, Solver, Status, Watcher, solver
-from relutrim.network.operators import Affine, Relu
 from relutrim.prove.programs import Programs
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from relutrim.network.operators import Array
+from relutrim.graph.operators import Array
 
 Index = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -20,9 +20,9 @@ from pyscipopt.scip import PY_SCIP_HEURTIMING as TIMING
 from pyscipopt.scip import PY_SCIP_RESULT as RESULT
 from pyscipopt.scip import PY_SCIP_STAGE as STAGE
 
+from relutrim.graph.operators import Array
 from relutrim.milp.model import Milp
 from relutrim.milp.solver import Outcome, Status, Watcher
-from relutrim.network.operators import Array
 from relutrim.prove.deadline import Deadline
 
 _LIMITS = {

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from relutrim.graph.operators import Array
 from relutrim.milp.formulation import Formulation, State
 from relutrim.milp.isa import input_of, seen
 from relutrim.milp.model import Milp
 from relutrim.milp.solver import Outcome, Status
-from relutrim.network.operators import Array
 
 if TYPE_CHECKING:
     from relutrim.prove.cascade import Cascade

@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from relutrim.errors import InputError
+from relutrim.graph.operators import Array
 from relutrim.milp.model import Milp
 from relutrim.milp.settings import SOLVERS
-from relutrim.network.operators import Array
 from relutrim.prove.deadline import Deadline
 
 TOLERANCES = {"highs": 1e-6, "scip": 1e-9, "gurobi": 1e-9}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from relutrim.errors import InputError
-from relutrim.formats.files import replacing
+from relutrim.io.files import replacing
 from relutrim.paper.fit import Fit
 
 _VERSION = 1

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relutrim.errors import InputError
-from relutrim.formats.files import read_bytes, replacing
+from relutrim.io.files import read_bytes, replacing
 
 SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32

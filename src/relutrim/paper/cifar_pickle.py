@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from relutrim.errors import InputError
-from relutrim.formats.files import read_bytes
+from relutrim.io.files import read_bytes
 from relutrim.paper.cifar import SHAPE, Part
 
 _WAY_OUT = (

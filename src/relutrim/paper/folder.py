@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from relutrim.errors import InputError
-from relutrim.formats.files import read_text, write_text
+from relutrim.io.files import read_text, write_text
 
 REPORT = "train.json"
 SCHEMA = "relutrim/training/1"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relutrim.errors import InputError
-from relutrim.formats.arrays import array_names, read_arrays
+from relutrim.io.arrays import array_names, read_arrays
 from relutrim.paper.dataset import Dataset
 
 _CHANNELS = (1, 3, 4)

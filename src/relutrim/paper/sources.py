@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from relutrim.errors import InputError
-from relutrim.formats.idx import read_idx
+from relutrim.io.idx import read_idx
 from relutrim.paper.cifar import Part, read_records
 from relutrim.paper.cifar_pickle import read_pickled
 from relutrim.paper.dataset import Dataset

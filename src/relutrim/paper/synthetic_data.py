@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from relutrim.errors import InputError
-from relutrim.formats.idx import write_idx
+from relutrim.io.idx import write_idx
 from relutrim.paper.cifar import write_records
 from relutrim.paper.dataset import Array, Dataset
 

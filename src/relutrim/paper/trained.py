@@ -10,8 +10,8 @@ from typing import Any
 from torch import nn
 
 from relutrim.errors import InputError
-from relutrim.formats import as_network, load
-from relutrim.network import Network
+from relutrim.graph import Network
+from relutrim.io import as_network, load
 from relutrim.paper.scores import Scores
 
 

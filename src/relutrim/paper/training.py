@@ -18,7 +18,7 @@ import torch
 
 from relutrim._version import __version__
 from relutrim.errors import InputError
-from relutrim.formats import save
+from relutrim.io import save
 from relutrim.paper.architecture import Architecture
 from relutrim.paper.checkpoint import read_checkpoint, write_checkpoint, write_tensors
 from relutrim.paper.dataset import Dataset

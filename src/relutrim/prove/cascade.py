@@ -10,11 +10,15 @@
    programs over the convex hulls of single neurons, with branching (:mod:`relutrim.prove.programs`).
 
 Every bound found on the way tightens all layers behind it.
+
+What depends on something without end (an input that may be any number, a value from nowhere) is decided by
+intervals and by the first inputs alone: linear bounds, searches and programs are for what is bounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,13 +28,15 @@ from torch import Tensor
 from relutrim.bounds.interval import forward_radius, input_interval, node_interval, settle_ties
 from relutrim.bounds.linear import Backward
 from relutrim.bounds.relaxation import Slope
-from relutrim.bounds.values import Interval
 from relutrim.domain.domain import Problem
-from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Affine, Barrier, Convolution, Linear, Relu, Reshape, Scale, Transpose
+from relutrim.graph.graph import Network, Node
+from relutrim.graph.operators import Affine, Barrier, Convolution, Linear, Relu, Reshape, Scale, Transpose
+from relutrim.intervals import Interval
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hunt import Hunt
 from relutrim.prove.parts import AnyProof
+from relutrim.prove.useful import Relevance, States
+from relutrim.prove.wanted import Wanted
 from relutrim.rounding import require_ieee
 from relutrim.search.climb import Targets
 from relutrim.search.witnesses import Witnesses
@@ -38,9 +44,27 @@ from relutrim.search.witnesses import Witnesses
 if TYPE_CHECKING:
     from relutrim.journal.journal import Journal
 
-_ROWS = 1024
-_RANDOM = 32
+_ROWS, _FEWEST_ROWS = 1024, 16
+_PART_SECONDS = 0.25
+_RANDOM, _MANY, _WORK = 32, 256, 2**33
+"""So many inputs to begin with, more where channels are asked about with little else; or fewer, so that they
+take no more than so many multiplications.
+"""
+_PER_NUMBER = 16
+"""How many multiplications take as long as looking at one number of a value."""
+_NUMBERS = 2**25
+"""How many numbers the inputs to begin with may have together."""
+_BEGINNING = 0.3
+"""The part of the time that they may take."""
+_ENDLESS, _ENDLESS_WORK = 512, 2**28
+"""Where inputs have no end there are more, because nothing else shows states."""
 _PROBES = 64
+_EACH = _WHOLE = 2**13
+"""Where only channels are of use, so many neurons of a ReLU get a bound each for the sake of others, and in a
+network of so many every channel gets all there is.
+"""
+_LIKELY = 1e-9
+"""How far from 0 a computed value is for its sign to be likely."""
 _START_BYTES = 512 * 2**20
 """What the inputs that searches start from may take."""
 LAST_SECONDS = 300.0
@@ -80,9 +104,17 @@ class Cascade:
     among: frozenset[tuple[str, int]] | None = None
     """The neurons that linear programs are for; None: all."""
     known: Known | None = None
+    relevance: Relevance | None = None
+    """Who has a use for the verdicts; None: every verdict is of use."""
     proofs: list[AnyProof] = field(default_factory=list, init=False)
     nodes: int = field(default=0, init=False)
     values: dict[str, Interval] = field(default_factory=dict, init=False)
+    endless: set[str] = field(default_factory=set, init=False)
+    """Values that have no end somewhere, or depend on some that have none."""
+    spared: int = field(default=0, init=False)
+    """How many states of channels have been left at what was known of them."""
+    _left: set[str] = field(default_factory=set, init=False)
+    _each: bool = field(default=False, init=False)
     _read: dict[str, tuple[Interval, ...]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -98,14 +130,18 @@ class Cascade:
 
     def run(self, data: Iterable[Tensor] = ()) -> int:
         """All of the cascade, as far as time allows. Returns how many rows of data lay in the domain."""
-        self.witnesses.observe(self.region.sample(_RANDOM, self.generator))
+        first = self.deadline.within(_BEGINNING * self.deadline.left)
+        self.witnesses.observe(self.region.sample(self._samples, self.generator), first)
         counted = self.observe(data)
         if self.known is not None:
-            self.witnesses.observe(self.known.inputs.to(self.region.lo))
+            self.witnesses.observe(self.known.inputs.to(self.region.lo), self.deadline)
             for relu, neuron, sign, lower in self.known.bounds:
                 self.prove(self.network[relu].inputs[0], neuron, sign, lower, None, 0)
         self.bound(search=True)
+        if self._brief:
+            self._spare()
         self.hunt.quickly()
+        self._each = True
         if self.missing():
             self.rebound(self.network.input.name)
             self.hunt.thoroughly()
@@ -119,6 +155,35 @@ class Cascade:
             Programs(self, self.deadline, self.jobs, self.among).run()
         self.recall_rest()
         return counted
+
+    @property
+    def _brief(self) -> bool:
+        """Whether channels get no more than the first inputs and linear bounds: those of a large network,
+        unless time is no matter. Inputs at random show of nearly all of them that they are alive.
+        """
+        large = self.network.neurons > _WHOLE
+        return large and self.relevance is not None and self.deadline.seconds is not None
+
+    def _sparing(self, relu: Node) -> bool:
+        """Whether that is so of a ReLU: of those of dense layers every neuron gets all there is."""
+        return self._brief and len(self.network.shapes[relu.name]) > 1
+
+    def _spare(self) -> None:
+        """From now on leave channels at what is known of them."""
+        every = len(self.missing())
+        self._left = {relu.name for relu in self.network.relus if self._sparing(relu)}
+        self.spared = every - len(self.missing())
+
+    @property
+    def _samples(self) -> int:
+        most, work = (_MANY if self._brief else _RANDOM), _WORK
+        if not self.region.bounded:
+            most, work = _ENDLESS, _ENDLESS_WORK
+        # Without ends a state rules next to nothing out.
+        least = int(self.region.bounded or self.relevance is None)
+        numbers = _PER_NUMBER * sum(map(self.network.size, self.network.shapes))
+        many = min(work // max(1, self.network.multiply_adds, numbers), _NUMBERS // max(1, self.region.size))
+        return max(least, min(most, many))
 
     def look(self, phase: str, find: Callable[[], Tensor], *, cheap: bool = False) -> None:
         """Observe the inputs that ``find`` proposes. Where a journal has this step, it is those of them that
@@ -154,7 +219,8 @@ class Cascade:
         for batch in data:
             if self.deadline.passed:
                 break
-            counted += self.witnesses.observe(batch.to(self.region.lo).reshape(len(batch), self.region.size))
+            rows = batch.to(self.region.lo).reshape(len(batch), self.region.size)
+            counted += self.witnesses.observe(rows, self.deadline)
             self.report("data")
         return counted
 
@@ -197,17 +263,21 @@ class Cascade:
             for relu in self.network.readers(node.name):
                 if isinstance(relu.operator, Relu) and self._has_relu_before(node.name):
                     later = self.network.relus[self.network.relus.index(relu) + 1 :]
-                    needed = any(bool(self.undecided(other).any()) for other in later)
+                    needed = self._affordable(relu) and any(bool(self.wanted(x).either.any()) for x in later)
                     for slope in (Slope.ADAPTIVE, Slope.ZERO, Slope.CHORD):
-                        every = needed and self._promising(node.name, relu, slope, search=search)
-                        which = self.loose(node.name) if every else self.undecided(relu)
-                        self._corners(node.name, relu, which, slope, search=search)
+                        if needed and self._promising(node.name, relu, slope, search=search):
+                            self._corners(node.name, relu, self._bounded(node.name), slope, search=search)
+                        else:
+                            self._ask(node.name, relu, slope, search=search)
 
     def _promising(self, name: str, relu: Node, slope: Slope, *, search: bool) -> bool:
         """Whether a slope makes the range of any of a few neurons smaller; in a layer of thousands (behind
         max pooling, say, where intervals are hard to beat) it may well do nothing for all of them.
         """
-        loose, few = self.loose(name).nonzero()[:, 0], torch.zeros(self.network.size(name), dtype=torch.bool)
+        loose, few = (
+            self._bounded(name).nonzero()[:, 0],
+            torch.zeros(self.network.size(name), dtype=torch.bool),
+        )
         few = few.to(loose.device)
         few[loose[:: -(-len(loose) // _PROBES) or 1]] = True
         before = self.values[name]
@@ -219,6 +289,24 @@ class Cascade:
         """Which neurons of a ReLU are neither proved stable nor shown unstable."""
         return self.loose(relu.inputs[0]) & ~self.witnesses.seen[relu.name].both
 
+    def wanted(self, relu: Node) -> Wanted:
+        """Those of them whose verdict would be of use."""
+        return self._useful(relu, self.undecided(relu))
+
+    def _without_end(self) -> set[str]:
+        """The values that have no end somewhere, or depend on one that has none; barriers end that."""
+        found = {name: not bool(_ended(known).all()) for name, known in self.values.items()}
+        if any(found.values()):
+            for node in self.network.nodes:
+                through = not isinstance(node.operator, Barrier)
+                found[node.name] |= through and any(found[name] for name in node.inputs)
+        return {name for name, without in found.items() if without}
+
+    def decidable(self, relu: Node) -> Tensor:
+        """Which neurons of a ReLU searches and programs are for: those that depend on what has ends."""
+        name = relu.inputs[0]
+        return torch.full((self.network.size(name),), name not in self.endless, device=self.region.lo.device)
+
     def _intervals(self) -> None:
         """Ranges of every value by intervals alone: the frame for everything else, and quick even for large
         networks.
@@ -228,6 +316,7 @@ class Cascade:
             self._read[node.name] = tuple(self.values[source] for source in node.inputs)
             found = node_interval(node, self.values)
             self.values[node.name] = settle_ties(node, self.values, found, self.deadline)
+        self.endless = self._without_end()
 
     def _refresh(self, name: str) -> None:
         """What tighter bounds before a value say about it."""
@@ -241,13 +330,27 @@ class Cascade:
     def _tighten(self, name: str, relu: Node, search: bool) -> None:
         """Linear bounds for the neurons of ``relu``, which reads the value ``name``."""
         if search or not self._interval_is_exact(name):
-            self._corners(name, relu, self.loose(name), Slope.ADAPTIVE, search=search)
+            if self.relevance is None or (self.wanted(relu).axis is None and not self._sparing(relu)):
+                self._corners(name, relu, self._bounded(name), Slope.ADAPTIVE, search=search)
+            else:
+                self._ask(name, relu, Slope.ADAPTIVE, search=search)
         if not self._has_relu_before(name):
             return
         for slope in (Slope.ZERO, Slope.ONE, Slope.CHORD):
             if self.deadline.passed:
                 return
-            self._corners(name, relu, self.undecided(relu), slope, search=search)
+            self._ask(name, relu, slope, search=search)
+
+    def _ask(self, name: str, relu: Node, slope: Slope, *, search: bool) -> None:
+        """Bound the neurons that are wanted, of channels that count whole the most doubtful one first."""
+        first = self.wanted(relu).first(self.values[name]) & self._bounded(name)
+        self._corners(name, relu, first, slope, search=search)
+        rest = self.wanted(relu).rest(first) & self._bounded(name)
+        self._corners(name, relu, rest, slope, search=search)
+
+    def _affordable(self, relu: Node) -> bool:
+        """Whether there are so few neurons that each of them gets a bound for the sake of others."""
+        return self.relevance is None or self.network.size(relu.name) <= _EACH
 
     def _narrow(self, name: str) -> None:
         """Linear bounds for all entries of a value that a barrier reads: the tighter its range, the smaller
@@ -256,8 +359,9 @@ class Cascade:
         barriers = [reader for reader in self.network.readers(name) if isinstance(reader.operator, Barrier)]
         if not barriers or self._interval_is_exact(name):
             return
-        every = torch.arange(self.network.size(name), device=self.region.lo.device)
-        for index in torch.split(every, self.rows):
+        every = torch.ones(self.network.size(name), dtype=torch.bool, device=self.region.lo.device)
+        every = _ended(self.values[name]).flatten() if name in self.endless else every
+        for index in self._parts(every.nonzero()[:, 0]):
             for sign in (1.0, -1.0):
                 if self.deadline.passed:
                     return
@@ -269,15 +373,17 @@ class Cascade:
         pre = self.values[name]
         return ~((pre.lo >= 0) | (pre.hi <= 0)).flatten()
 
+    def _bounded(self, name: str) -> Tensor:
+        """Those of them that linear bounds are for: ranges with ends."""
+        loose = self.loose(name)
+        return loose & _ended(self.values[name]).flatten() if name in self.endless else loose
+
     def _corners(self, name: str, relu: Node, which: Tensor, slope: Slope, *, search: bool) -> None:
         """Bound the neurons ``which`` from both sides, and try the minimisers where a state is still
         missing.
         """
         seen = self.witnesses.seen[relu.name]
-        every = which.nonzero()[:, 0]
-        for index in torch.split(every, self.rows) if len(every) else ():
-            if self.deadline.passed:
-                return
+        for index in self._parts(which.nonzero()[:, 0]):
             signs = torch.ones(2, len(index), dtype=torch.float64, device=index.device)
             signs[1] = -1.0
             bounded = self.backward.neurons(name, index.repeat(2), signs.flatten(), slope)
@@ -288,6 +394,18 @@ class Cascade:
             if search and bool(wanted.any()):
                 self.witnesses.observe(self.region.minimisers(bounded.forms[wanted]))
 
+    def _parts(self, every: Tensor) -> Iterator[Tensor]:
+        """Some at a time, as long as there is time. If that takes long, fewer at a time, so that a limit is
+        not missed by much.
+        """
+        start = 0
+        while start < len(every) and not self.deadline.passed:
+            began, part = time.monotonic(), every[start : start + self.rows]
+            yield part
+            start += len(part)
+            if time.monotonic() - began > _PART_SECONDS and self.deadline.seconds is not None:
+                self.rows = max(_FEWEST_ROWS, self.rows // 2)
+
     def _improve(self, name: str, index: Tensor, sign: float, lower: Tensor) -> None:
         """Keep a bound where it is better than what was known."""
         self.values[name] = self.values[name].tightened(index, sign, lower)
@@ -295,18 +413,21 @@ class Cascade:
 
     def missing(self) -> Targets:
         """The states of undecided neurons that no input has shown yet, each with the most promising input so
-        far: all of them, or of each layer as many as fit into memory.
+        far: all of them, or of each layer as many as fit into memory. Of channels that count as a whole it is
+        the most promising neuron, until the last stages.
         """
         most = max(1, _START_BYTES // (8 * max(1, self.region.size)) // max(1, 2 * len(self.network.relus)))
         names: list[str] = []
         indices, signs, starts = [], [], []
         for relu in self.network.relus:
-            seen, open_ = self.witnesses.seen[relu.name], self.undecided(relu)
-            for missing, sign, at in (
-                (seen.active, 1.0, seen.highest_at),
-                (seen.inactive, -1.0, seen.lowest_at),
+            seen, open_ = self.witnesses.seen[relu.name], self.undecided(relu) & self.decidable(relu)
+            wanted = self._useful(relu, open_)
+            for missing, sign, at, useful, score in (
+                (seen.active, 1.0, seen.highest_at, wanted.inactive, seen.highest),
+                (seen.inactive, -1.0, seen.lowest_at, wanted.active, -seen.lowest),
             ):
-                index = (open_ & (missing < 0)).nonzero()[:, 0]
+                useful = useful & (missing < 0)
+                index = (useful if self._each else wanted.foremost(useful, score)).nonzero()[:, 0]
                 index = index[:: -(-len(index) // most) or 1]
                 names += [relu.name] * len(index)
                 indices.append(index)
@@ -319,6 +440,26 @@ class Cascade:
             torch.cat(signs) if signs else like.new_zeros(0),
             torch.cat(starts) if starts else like.new_zeros(0, self.region.size),
         )
+
+    def _useful(self, relu: Node, open_: Tensor) -> Wanted:
+        """Of the undecided neurons of a ReLU those for which a proof would be of use."""
+        shape = self.network.shapes[relu.name]
+        if self.relevance is None or not bool(open_.any()):
+            return Wanted(open_, open_, shape, None)
+        if relu.name in self._left:
+            nothing = torch.zeros_like(open_)
+            return Wanted(nothing, nothing, shape, None)
+        seen = self.witnesses.seen[relu.name]
+        active, inactive = seen.active >= 0, seen.inactive >= 0
+        if len(shape) > 1:
+            # In deep networks hardly a sign is certain; where time goes, a likely one counts as well.
+            active, inactive = active | (seen.highest > _LIKELY), inactive | (seen.lowest < -_LIKELY)
+        shown = States(active.cpu().numpy(), inactive.cpu().numpy())
+        found = self.relevance.useful(relu.name, shown)
+        inactive, active = (torch.tensor(mask).to(open_) for mask in (found.inactive, found.active))
+        if self._sparing(relu):
+            active = torch.zeros_like(active)  # a linear channel is rarely of use
+        return Wanted(open_ & inactive, open_ & active, shape, found.axis)
 
     def _interval_is_exact(self, name: str) -> bool:
         """On a plain box, the range of one linear layer of the inputs is what interval arithmetic says."""
@@ -359,3 +500,8 @@ class Cascade:
             total = self.network.neurons
             left = sum(int(self.undecided(relu).sum()) for relu in self.network.relus)
             self.progress(stage, total - left, total)
+
+
+def _ended(known: Interval) -> Tensor:
+    """Which entries of a value have a range with two ends."""
+    return known.lo.isfinite() & known.hi.isfinite()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from relutrim.network.graph import Node
+from relutrim.graph.graph import Node
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.sweep import sweep
 from relutrim.prove.hull.tree import Tree
@@ -61,7 +61,7 @@ class Early:
         names = [other.name for other in cascade.network.relus]
         behind = names[names.index(relu.name) :]
         wanted = [want for want in stage.wanted() if want.relu in behind]
-        loose = cascade.loose(relu.inputs[0]).nonzero()[:, 0].tolist()
+        loose = (cascade.loose(relu.inputs[0]) & cascade.decidable(relu)).nonzero()[:, 0].tolist()
         if not loose or len(wanted) < _MANY * len(loose):
             return
         ends = [Wanted(relu.name, neuron, -1.0) for neuron in loose]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from relutrim.bounds.boxes import bound_boxes
 from relutrim.bounds.linear import Backward
-from relutrim.bounds.values import Interval, flat
+from relutrim.intervals import Interval, flat
 from relutrim.prove.hull.proof import Proof
 
 

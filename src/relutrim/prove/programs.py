@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from relutrim.bounds.linear import Backward
-from relutrim.bounds.values import Interval
-from relutrim.network.graph import Node
+from relutrim.graph.graph import Node
+from relutrim.intervals import Interval
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.layers import too_large
 from relutrim.prove.hull.model import Goal

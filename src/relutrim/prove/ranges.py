@@ -12,8 +12,8 @@ import torch
 from relutrim.bounds.interval import node_interval
 from relutrim.bounds.linear import Backward
 from relutrim.bounds.relaxation import Slope
-from relutrim.bounds.values import Interval
-from relutrim.network.operators import Relu
+from relutrim.graph.operators import Relu
+from relutrim.intervals import Interval
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.stability import Stability
 

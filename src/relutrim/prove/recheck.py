@@ -15,8 +15,8 @@ import torch
 from relutrim.bounds.interval import input_interval, node_interval, settle_ties
 from relutrim.bounds.linear import Backward
 from relutrim.bounds.relaxation import Slope
-from relutrim.bounds.values import Interval
-from relutrim.network.operators import Barrier, Relu
+from relutrim.graph.operators import Barrier, Relu
+from relutrim.intervals import Interval
 from relutrim.prove.parts import AnyProof
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict

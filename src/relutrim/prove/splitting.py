@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from relutrim.bounds.boxes import Forms, bound_boxes
-from relutrim.bounds.values import flat
+from relutrim.intervals import flat
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.parts import PartsProof
 from relutrim.search.climb import grouped
@@ -36,8 +36,10 @@ _SECONDS = 2.0
 
 
 def applies(cascade: Cascade) -> bool:
-    """Whether splitting inputs can lead anywhere: a plain box with few free inputs."""
+    """Whether splitting inputs can lead anywhere: a plain box with few free inputs, and ranges with ends."""
     region = cascade.region
+    if cascade.endless or not region.bounded:
+        return False
     return not region.constrained and int((region.hi > region.lo).sum()) <= _FREE_INPUTS
 
 

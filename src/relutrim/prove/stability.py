@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from relutrim.bounds.values import Interval
 from relutrim.domain.domain import Domain, Problem
 from relutrim.errors import ContradictionError
-from relutrim.network.operators import Array, Shape
+from relutrim.graph.operators import Array, Shape
+from relutrim.intervals import Interval
 from relutrim.prove.parts import AnyProof
 from relutrim.prove.verdict import Evidence, Verdict
 
@@ -136,6 +136,10 @@ class Stability:
     nodes: int = 0
     remarks: tuple[str, ...] = ()
     solver: str | None = None
+    left: int | None = None
+    """How many states are missing that somebody has a use for; None: who knows."""
+    spared: int = 0
+    """How many of a large network's channels were left at what simple bounds and short searches say."""
 
     @property
     def complete(self) -> bool:

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relutrim.analysis import analyze_network
-from relutrim.bounds.values import Interval
-from relutrim.formats.files import write_text
-from relutrim.network.graph import Network
-from relutrim.network.operators import Array
+from relutrim.graph.graph import Network
+from relutrim.graph.operators import Array
+from relutrim.intervals import Interval
+from relutrim.io.files import write_text
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.ranges import tightest
 from relutrim.prove.stability import Stability
 from relutrim.report.json import dumps
 
 if TYPE_CHECKING:
-    from relutrim.compression import Compression
+    from relutrim.result import Compression
 
 
 def write_bounds(

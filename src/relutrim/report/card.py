@@ -12,13 +12,13 @@ import numpy as np
 from relutrim._version import __version__
 from relutrim.domain.domain import Domain
 from relutrim.errors import one_line
-from relutrim.network.operators import Array
+from relutrim.graph.operators import Array
 from relutrim.prove.verdict import Evidence, Verdict
 from relutrim.report.html.numbers import share
 
 if TYPE_CHECKING:
     from relutrim.accuracy import Accuracy
-    from relutrim.compression import Compression
+    from relutrim.result import Compression
 
 
 def model_card(
@@ -76,7 +76,9 @@ def _promise(result: Compression) -> str:
 
 
 def _domain(domain: Domain) -> str:
-    if domain.lo.size == domain.hi.size == 1 or (_same(domain.lo) and _same(domain.hi)):
+    if (domain.lo == -np.inf).all() and (domain.hi == np.inf).all():
+        text = "every number, whatever it is"
+    elif domain.lo.size == domain.hi.size == 1 or (_same(domain.lo) and _same(domain.hi)):
         text = f"every number between {_number(domain.lo.flat[0])} and {_number(domain.hi.flat[0])}"
     else:
         text = (

@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relutrim.network.graph import Network
+from relutrim.graph.graph import Network
 from relutrim.prove.verdict import Evidence, Verdict
 
 if TYPE_CHECKING:  # these load torch, which ``relutrim inspect`` does without
     from relutrim.accuracy import Accuracy
-    from relutrim.compression import Compression, Deviation
     from relutrim.holdout import Holdout
     from relutrim.latency import Latency
     from relutrim.prove.stability import LayerStability, Stability
+    from relutrim.result import Compression, Deviation
+    from relutrim.rewrite.pipeline import LeftOut, Rewritten
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -63,13 +65,14 @@ def size_json(network: Network) -> dict[str, Any]:
     }
 
 
-def inspection_json(network: Network, path: Path) -> dict[str, Any]:
-    """What ``relutrim inspect`` prints."""
+def inspection_json(network: Network, path: Path, constants: Sequence[str] = ()) -> dict[str, Any]:
+    """What ``relutrim inspect`` prints; ``constants`` are inputs of the file that have stored values."""
     return {
         "schema": "relutrim/inspection/1",
         "model": model_json(network, path),
         "dtype": network.dtype,
         "input": {"name": network.input.name, "shape": list(network.input.shape)},
+        "constant_inputs": list(constants),
         "outputs": [
             {"name": o.name, "shape": list(network.shapes[o.source]), "tail": [step.kind for step in o.tail]}
             for o in network.outputs
@@ -126,9 +129,17 @@ def compression_json(
         "rewrite_set": result.rewrites,
         "evidence_required": result.evidence,
         "tolerance": result.tolerance,
+        "allowed": _number(result.allowed),
+        "unchanged": result.unchanged,
+        "obstacle": result.obstacle,
+        "remark": result.remark,
+        "left_out": None if result.left_out is None else _left_out(result.left_out),
+        "interrupted": result.interrupted,
+        "time_was_up": result.time_was_up,
         "cost": result.cost,
         "original": size_json(result.original),
         "compressed": size_json(result.stored),
+        "origins": result.origins,
         "rewrites": [step.as_dict() | {"deviation": _number(step.deviation)} for step in result.steps],
         "deviation": _deviation(result.deviation),
         "unread_inputs": {
@@ -140,11 +151,28 @@ def compression_json(
     }
 
 
+def _left_out(left: LeftOut) -> dict[str, Any]:
+    return {name: _number(one) if isinstance(one, float) else one for name, one in vars(left).items()}
+
+
+def suggestion_json(more: Rewritten | None, *, late: bool) -> dict[str, Any]:
+    """What ``--suggest`` adds: what ``rounding`` would leave (nulls if no less), and whether time was up."""
+    left = None if more is None else more.stored
+    return {
+        "parameters": None if left is None else left.parameters,
+        "connections": None if left is None else left.connections,
+        "neurons": None if left is None else left.neurons,
+        "deviation": None if more is None else _number(more.deviation_stored),
+        "time_was_up": late,
+    }
+
+
 def _deviation(deviation: Deviation) -> dict[str, Any]:
     seen = deviation.predictions
     return {
         "proven": _number(deviation.proven),
         "proven_float64": _number(deviation.proven_float64),
+        "proven_float32": _number(deviation.proven_float32),
         "found": _number(deviation.found),
         "observed_float32": _number(deviation.observed_float32),
         "original_float32_error": _number(deviation.original_float32_error),

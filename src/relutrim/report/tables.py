@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -12,19 +13,25 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from relutrim.errors import one_line
-from relutrim.network.graph import Network
+from relutrim.graph import Fresh
+from relutrim.graph.graph import Network
 from relutrim.prove.verdict import Evidence, Verdict
 
 if TYPE_CHECKING:  # these load torch, which ``relutrim inspect`` does without
     from relutrim.accuracy import Accuracy
-    from relutrim.compression import Compression, Deviation
     from relutrim.holdout import Holdout
     from relutrim.latency import Latency
     from relutrim.prove.stability import LayerStability, Stability
+    from relutrim.result import Compression, Deviation
+    from relutrim.rewrite.pipeline import Rewritten
 
 _GOOD, WARNING = "green", "bold red"
 _WIDTH = 10_000
 """Wide enough that a file or a pipe gets every row on one line."""
+_LOOK = 0.5
+"""Seconds for looking at outputs."""
+_FEW = 5
+"""How many names are listed unless more are asked for."""
 
 
 def console() -> Console:
@@ -39,8 +46,12 @@ def console() -> Console:
     )
 
 
-def show_network(network: Network, console: Console, *, more: bool = False) -> None:
-    """The size of a network, its nodes, one a line, and with ``more`` what else its file says."""
+def show_network(
+    network: Network, console: Console, constants: Sequence[str] = (), *, more: bool = False
+) -> None:
+    """The size of a network, its nodes, one a line, which inputs of its file are ``constants``, and with
+    ``more`` what else its file says.
+    """
     console.print(
         f"{'-'.join(map(str, network.widths))}: {network.neurons:,} neurons, {network.connections:,} "
         f"connections, {network.parameters:,} parameters, {network.dtype}",
@@ -65,6 +76,20 @@ def show_network(network: Network, console: Console, *, more: bool = False) -> N
             "",
         )
     console.print(table)
+    if constants:
+        named = [one_line(name) for name in (constants if more else constants[:_FEW])]
+        others = len(constants) - len(named)
+        console.print(
+            f"inputs that count as constants, since the file stores values for them: {len(constants):,} "
+            f"({', '.join(named)}{f' and {others:,} more' if others else ''})",
+            soft_wrap=True,
+        )
+    unknown = [node for node in network.nodes if isinstance(node.operator, Fresh)]
+    if unknown or network.pinned:
+        console.print(
+            f"{len(unknown):,} values come from what relutrim does not know; {len(network.pinned):,} that it "
+            "reads must stay as they are"
+        )
     if more:
         console.print(f"{len(network.unread_inputs):,} of {network.input.size:,} inputs are not read")
         console.print(f"{network.zeros:,} weights are 0")
@@ -149,6 +174,8 @@ def show_compression(
         table.add_row("zero weights", f"{before.zeros:,}", f"{after.zeros:,}", "")
     table.add_row("widths", "-".join(map(str, before.widths)), "-".join(map(str, after.widths)), "")
     console.print(table)
+    if result.remark is not None:
+        console.print(f"no longer of the module's class: {one_line(result.remark)}", soft_wrap=True)
     for step in result.steps:
         where = f"{step.rewrite} at {step.node}" if step.node else step.rewrite
         console.print(
@@ -175,6 +202,13 @@ def show_compression(
             f"{deviation.proven_float64:.2e} (float64)",
             style=_GOOD,
         )
+    if deviation.proven_float32 and deviation.proven_float32 < _largest(result):
+        console.print(
+            "as both run in float32, whatever the order of summation: no output differs by more than "
+            f"{deviation.proven_float32:.2e} (proven)"
+        )
+    if result.left_out is not None and not result.unchanged:
+        console.print(f"left out: {_left_out(result)}")
     _show_observed(deviation, console)
     if accuracy is not None:
         console.print(
@@ -188,14 +222,39 @@ def show_compression(
         )
     if latency is not None:
         _show_latency(latency, console)
-    if result.tolerance == "exact" and result.rewrites == "all" and deviation.proven is not None:
-        more = result.without_looking("rounding")
-        if more.stored.connections < after.connections and math.isfinite(more.deviation_stored):
-            share = 100 - 100 * more.stored.connections / before.connections
-            console.print(
-                f"--tolerance rounding would remove {share:.1f}% of the connections, with a proven deviation "
-                f"of {more.deviation_stored:.2e}"
-            )
+    if result.stability.spared:
+        console.print(
+            f"{result.stability.spared:,} channels, or units that are read one by one, of this large network "
+            "might still go; they were left at what linear bounds say (--time-limit none)",
+            style="yellow",
+        )
+    elif result.time_was_up:
+        count = result.stability.count(Verdict.UNKNOWN)
+        console.print(
+            f"time was up with {count:,} neurons undecided; more may decide them (--time-limit S, or none)",
+            style="yellow",
+        )
+
+
+def show_suggestion(result: Compression, more: Rewritten | None, console: Console, *, late: bool) -> None:
+    """What the tolerance ``rounding`` would remove: ``more``, all there was time for if it is ``late``."""
+    if more is None and late:
+        console.print(
+            "there was no time left to tell what --tolerance rounding would remove (--time-limit S, or none)",
+            style="yellow",
+        )
+        return
+    if not result.stability.domain.bounded:
+        console.print("--tolerance rounding is for bounded domains")
+        return
+    if more is None:
+        console.print("--tolerance rounding would remove nothing more")
+        return
+    share = 100 - 100 * more.stored.connections / result.original.connections
+    console.print(
+        f"--tolerance rounding would remove {share:.1f}% of the connections, with a proven deviation of "
+        f"{more.deviation_stored:.2e}"
+    )
 
 
 def _headline(result: Compression) -> str:
@@ -208,10 +267,50 @@ def _headline(result: Compression) -> str:
     else:
         promise = f"no output moves by more than {proven:.2e} on the whole domain (proven)"
     gone = before.parameters - after.parameters
+    if result.unchanged:
+        return f"{_why_unchanged(result)}; the model comes back as it was (deviation 0)"
     if not gone and before.neurons == after.neurons:
         return f"nothing to remove; {promise}"
     share = f"{100 * gone / before.parameters:.1f}% of the parameters" if before.parameters else "nothing"
     return f"{before.neurons - after.neurons:,} of {before.neurons:,} neurons and {share} removed; {promise}"
+
+
+def _largest(result: Compression) -> float:
+    """The largest value that an output was seen to take: what may differ by more is not worth a line. Where
+    the tolerance did not go by that, some inputs are looked at.
+    """
+    if isinstance(result.tolerance, str):
+        return (result.allowed or 0.0) * 2.0**24
+    from relutrim.observe import largest_outputs
+    from relutrim.prove.deadline import Deadline
+
+    network = result.original
+    seen = largest_outputs(network, result.stability, None, Deadline(_LOOK))
+    count = sum(network.size(source) for source in {output.source for output in network.outputs})
+    return float(seen[:count].max()) if count else 0.0
+
+
+def _why_unchanged(result: Compression) -> str:
+    """Why nothing was removed."""
+    if result.obstacle is not None:
+        return f"left as it is, since the model cannot say what would be left: {one_line(result.obstacle)}"
+    return "nothing to remove" if result.left_out is None else f"left as it is: {_left_out(result)}"
+
+
+def _left_out(result: Compression) -> str:
+    """What did not fit."""
+    left, before = result.left_out, result.original.parameters
+    assert left is not None
+    moves = (
+        f"an output could move by {left.worst:.2e}"
+        if math.isfinite(left.deviation)
+        else "nothing could be proved"
+    )
+    share = f"{100 * (before - left.parameters) / before:.1f}%" if before else "more"
+    return (
+        f"with {share} of the parameters removed {moves}, and --tolerance {result.tolerance} allows "
+        f"{'it ' if left.allowed < (result.allowed or 0) else ''}{left.allowed:.2e}"
+    )
 
 
 def _channels(layer: LayerStability) -> str:
@@ -229,6 +328,9 @@ def _show_observed(deviation: Deviation, console: Console) -> None:
         console.print(f"largest deviation that a search found: {deviation.found:.2e}")
     dtype = deviation.dtype.removesuffix("-check")
     most = "at most " if dtype == "float64" else ""
+    if math.isnan(deviation.observed):
+        console.print(f"nothing was observed in {dtype}: no output could be computed here as a number")
+        return
     console.print(
         f"observed in {dtype} on {deviation.samples} inputs: {deviation.observed:.2e} "
         f"(the original's own rounding error: {most}{deviation.original_error:.2e})"

@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relutrim.bounds.interval import node_interval
-from relutrim.bounds.values import Interval
-from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Array, Convolution, Linear, Scale
+from relutrim.bounds.interval import magnitude, node_interval
+from relutrim.graph.graph import Network, Node
+from relutrim.graph.operators import Array, Convolution, Linear, Scale
+from relutrim.intervals import Interval
 from relutrim.rewrite.channels import Index, Labels
 from relutrim.rewrite.draft import Draft, Mask, Step
+from relutrim.rewrite.exactness import equal_times, exact_sum, power_of_two
 from relutrim.rewrite.layers import finite
 from relutrim.rounding import ETA, UNIT, gamma
 
@@ -126,13 +127,14 @@ def _reader(draft: Draft, reader: Node, instead: Substitute) -> _Reader | None:
     wide = (1, -1, *(1,) * (operator.weight.ndim - 2))
     weight, sizes = operator.weight.copy(), np.abs(operator.weight)
     taken = operator.weight[:, instead.of] * instead.factor.reshape(wide)
+    exactly = _exactly(operator.weight, instead, taken, draft.network.dtype)
     np.add.at(weight.swapaxes(0, 1), instead.by, taken.swapaxes(0, 1))
     np.add.at(sizes.swapaxes(0, 1), instead.by, np.abs(taken).swapaxes(0, 1))
     weight[:, instead.gone] = 0
     # On the same value: kept slices meet rounded weights, and the others are off by their gaps.
     rounding = np.zeros_like(weight)
     by, times = np.unique(instead.by, return_counts=True)
-    rounding[:, by] = gamma(int(times.max(initial=0)) + 4) * sizes[:, by]
+    rounding[:, by] = 0.0 if exactly else gamma(int(times.max(initial=0)) + 4) * sizes[:, by]
     rounding[:, instead.gone] = np.abs(operator.weight[:, instead.gone])
     if not finite(weight, rounding):
         return None
@@ -152,9 +154,25 @@ def _reader(draft: Draft, reader: Node, instead: Substitute) -> _Reader | None:
             return None
     gap = replace(operator, weight=rounding, bias=np.zeros_like(bias))
     terms = gap.terms([tuple(reach.shape[1:])]) + len(instead.of)
-    local = local + gap.magnitude([size])
-    local = local * _SAFETY + terms * ETA * (2 + float(size.sum()))
+    local = local + magnitude(gap, [size])
+    local = local * _SAFETY
+    if not exactly or instead.gap.any() or instead.constant.any():
+        local = local + terms * ETA * (2 + float(size.sum()))
     return _Reader(replace(operator, weight=weight, bias=bias), local, shift)
+
+
+def _exactly(weight: Array, instead: Substitute, taken: Array, dtype: str) -> bool:
+    """Whether the weights that are taken over add up to numbers that the file holds, with nothing rounded."""
+    found = weight.copy()
+    for k, by in enumerate(instead.by.tolist()):
+        factor = float(instead.factor[k])
+        if not power_of_two(factor) or not equal_times(taken[:, k], factor, weight[:, instead.of[k]]):
+            return False
+        total = exact_sum(found[:, by], factor, weight[:, instead.of[k]], dtype)
+        if total is None:
+            return False
+        found[:, by] = total
+    return True
 
 
 def with_bias(operator: Linear | Convolution, added: Array, off: Tensor) -> tuple[Array, Tensor]:

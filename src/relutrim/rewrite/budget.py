@@ -13,9 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relutrim.network.operators import Array
+from relutrim.graph.operators import Array
 from relutrim.rewrite.draft import Draft
 from relutrim.rewrite.gains import gains
+
+_BEYOND = 1e300
+"""What it costs to move an output that has nothing left."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +47,11 @@ class Budget:
         nothing can be said, or there are none.
         """
         left = self.left(draft)
-        if not names or not len(left) or not bool((left > 0).all()) or not part > 0:
+        if not names or not bool((left > 0).any()) or not part > 0:
             return None
         found = gains(draft.network, draft.identity, names)
-        prices = torch.cat([found[name] for name in names], dim=1) / left[:, None]
+        gain, left = torch.cat([found[name] for name in names], dim=1), left[:, None]
+        prices = torch.where(left > 0, gain / left, _BEYOND * gain.sign())
         return Share(prices.numpy(), part) if bool(prices.isfinite().all()) else None
 
 

@@ -20,9 +20,10 @@ import numpy as np
 import torch
 
 from relutrim.bounds.interval import node_interval
-from relutrim.bounds.values import Interval
-from relutrim.network.graph import Node
-from relutrim.network.operators import Array, Linear
+from relutrim.graph.graph import Node
+from relutrim.graph.operators import Array, Linear
+from relutrim.graph.slicing import Kept
+from relutrim.intervals import Interval
 from relutrim.rewrite.budget import Share
 from relutrim.rewrite.draft import Draft, Step, at_most, middle
 from relutrim.rewrite.layers import DenseLayer, finite
@@ -106,6 +107,10 @@ def carry_linear(draft: Draft, layer: DenseLayer, share: Share | None = None) ->
             layer.linear.name: _joined(draft.ranges[layer.linear.name], kept, pre),
             # They stand for the identity: where their range dips below 0, so does their value.
             layer.relu.name: _joined(draft.ranges[layer.relu.name], kept, pre),
+        },
+        kept={
+            name: Kept(0, np.concatenate([others, np.full(len(news), -1)]))
+            for name in (layer.linear.name, layer.relu.name)
         },
     )
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from relutrim.network.graph import Network, Node
-from relutrim.network.operators import (
+from relutrim.graph.graph import Network, Node
+from relutrim.graph.operators import (
     Add,
     AveragePool,
     Concat,
     Convolution,
     Curve,
+    Fresh,
     Linear,
     MaxPool,
     Mean,
@@ -87,6 +88,8 @@ class Labels:
         operator, shape = node.operator, self.network.shapes[node.name]
         before = [self.slices[name] for name in node.inputs]
         shapes = [self.network.shapes[name] for name in node.inputs]
+        if isinstance(operator, Fresh):  # whatever makes the value makes all of it
+            return self._pin(self._fresh(shape, 0))
         if isinstance(operator, Linear):
             if before[0].axis != len(shapes[0]) - 1:
                 self._pin(before[0])
@@ -115,16 +118,14 @@ class Labels:
     def _merged(self, axis: int, grid: Index) -> Slices:
         """One label per slice along the axis: all that a slice holds are tied. -1 is nobody's."""
         rows = _rows(grid, axis)
-        labels = []
-        for row in rows:
-            own = sorted(set(row.tolist()) - {-1})
-            if not own:
-                labels.append(int(self._pin(self._fresh((1,), 0)).labels[0]))
-                continue
+        labels = rows[:, 0].copy()
+        one = (rows == rows[:, :1]).all(axis=1) & (labels >= 0)  # nothing to tie: so it is nearly everywhere
+        for at in np.flatnonzero(~one).tolist():
+            own = sorted(set(rows[at].tolist()) - {-1})
             for other in own[1:]:
                 self._tie(other, own[0])
-            labels.append(own[0])
-        return Slices(axis, np.array(labels, dtype=np.int64))
+            labels[at] = own[0] if own else self._pin(self._fresh((1,), 0)).labels[0]
+        return Slices(axis, labels)
 
 
 def _passed_on(operator: Operator, before: list[Slices], shapes: list[Shape]) -> tuple[int, Index] | None:

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from relutrim.bounds.interval import node_interval
-from relutrim.bounds.values import Interval
-from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Linear, Relu, Reshape
+from relutrim.graph.graph import Network, Node
+from relutrim.graph.operators import Fresh, Linear, Relu, Reshape
+from relutrim.intervals import Interval
 from relutrim.rewrite.draft import Draft, Step, middle
 from relutrim.rewrite.layers import finite
 
@@ -22,12 +22,13 @@ NAME = "collapse"
 
 
 def collapse(draft: Draft, relu: Node) -> Draft:
-    """The constant network, if the ReLU is inactive as a whole (or empty) and nothing gets past it.
+    """The constant network, if the ReLU is inactive as a whole (or empty) and nothing gets past it, and
+    everything may go.
 
     ReLUs behind this one that stand for the identity are the identity: fusing may have moved them below 0.
     """
     network = draft.network
-    if not draft.zero[relu.name].all() or _gets_past(network, relu.name):
+    if network.pinned or not draft.zero[relu.name].all() or _gets_past(network, relu.name):
         return draft
     values: dict[str, Interval] = {relu.name: _zeros(draft, relu.name)}
     for node in network.nodes:
@@ -93,8 +94,9 @@ def _zeros(draft: Draft, name: str) -> Interval:
 
 
 def _gets_past(network: Network, relu: str) -> bool:
-    """Whether an output can be reached from the input around ``relu``."""
+    """Whether an output can be reached around ``relu``, from the input or from a value from nowhere."""
     reached = {network.input.name}
+    reached.update(node.name for node in network.nodes if isinstance(node.operator, Fresh))
     for node in network.nodes:
         if node.name != relu and any(name in reached for name in node.inputs):
             reached.add(node.name)

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from relutrim.bounds.values import Interval
-from relutrim.network.graph import Node
-from relutrim.network.operators import Array, Linear
+from relutrim.graph.graph import Node
+from relutrim.graph.operators import Array, Linear
+from relutrim.intervals import Interval
 from relutrim.rewrite.draft import Draft, Mask, Step, at_most
-from relutrim.rewrite.layers import DenseLayer, finite, keep_neurons
+from relutrim.rewrite.exactness import equal_times, exact_sum, power_of_two
+from relutrim.rewrite.layers import DenseLayer, finite, keep_neurons, new_units
 from relutrim.rounding import ETA, UNIT, gamma
 
 NAME = "merge-collinear"
@@ -59,6 +60,33 @@ def merge_multiples(draft: Draft, layer: DenseLayer) -> Draft:
         moved[reader.name] = _moved(draft, layer, old.weight, pairs)
     step = Step(NAME, layer.relu.name, f"merged {len(pairs)} neurons into multiples of them", len(pairs))
     return keep_neurons(draft, layer, keep, readers, step, moved)
+
+
+def merge_exact_multiples(draft: Draft, layer: DenseLayer) -> Draft:
+    """The draft without the neurons that are others times a power of two, as far as the readers' new weights
+    are exact and the file holds them: nothing moves.
+    """
+    rows = np.concatenate([layer.operator.weight, layer.operator.bias[:, None]], axis=1)
+    outward = [_linear(reader).weight.copy() for reader in layer.readers]
+    keep: Mask = np.ones(layer.size, dtype=np.bool_)
+    for one, other, factor in multiples(rows, ~layer.inactive(draft), signed=True):
+        if factor <= 0 or not power_of_two(factor) or not equal_times(rows[one], factor, rows[other]):
+            continue
+        taken = [exact_sum(w[:, other], factor, w[:, one], draft.network.dtype) for w in outward]
+        found = [column for column in taken if column is not None]
+        if len(found) == len(outward):
+            keep[one] = False
+            for weight, column in zip(outward, found, strict=True):
+                weight[:, other] = column
+    gone = int((~keep).sum())
+    if not gone or not layer.readers:
+        return draft
+    readers = {
+        reader.name: Linear(weight[:, keep], _linear(reader).bias)
+        for reader, weight in zip(layer.readers, outward, strict=True)
+    }
+    step = Step(NAME, layer.relu.name, f"merged {gone} neurons into exact multiples of them", gone)
+    return keep_neurons(draft, layer, keep, readers, step)
 
 
 def split_opposites(draft: Draft, layer: DenseLayer) -> Draft:
@@ -110,6 +138,7 @@ def split_opposites(draft: Draft, layer: DenseLayer) -> Draft:
         moved=moved,
         identity={layer.relu.name: identity},
         ranges={layer.linear.name: ends, layer.relu.name: behind},
+        kept={name: new_units(layer.size, pairs.one) for name in (layer.linear.name, layer.relu.name)},
     )
 
 
@@ -145,6 +174,11 @@ def multiples(rows: Array, among: Mask, *, signed: bool) -> list[tuple[int, int,
         if same and factor != 0 and np.isfinite(factor):
             found.append((i, j, factor))
     return found
+
+
+def _linear(reader: Node) -> Linear:
+    assert isinstance(reader.operator, Linear)
+    return reader.operator
 
 
 def _reweighed(weight: Array, pairs: _Pairs) -> Array:

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relutrim.bounds.values import Interval
-from relutrim.network.operators import Convolution, Linear
+from relutrim.graph.operators import Convolution, Linear
+from relutrim.intervals import Interval
 from relutrim.rewrite.absorb import Substitute, absorb, as_bias, weighers
 from relutrim.rewrite.channels import Labels
 from relutrim.rewrite.draft import Draft, Mask, Step, middle

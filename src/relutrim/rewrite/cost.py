@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the command line names the costs without loading torch
-    from relutrim.network.graph import Network
+    from relutrim.graph.graph import Network
     from relutrim.rewrite.draft import Draft
 
 

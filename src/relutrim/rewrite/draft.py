@@ -24,9 +24,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from relutrim.bounds.values import Interval
-from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Affine, Array, Operator
+from relutrim.bounds.interval import image
+from relutrim.graph.graph import Network, Node
+from relutrim.graph.operators import Affine, Array, Operator
+from relutrim.graph.slicing import Kept, composed
+from relutrim.intervals import Interval
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict
 from relutrim.rewrite.gains import gains
@@ -77,6 +79,8 @@ class Draft:
     ranges: Mapping[str, Interval]
     deviation: Mapping[str, Tensor]
     steps: tuple[Step, ...] = field(default=())
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+    """Which slices of the original's values are left, where that is not all of them."""
 
     @classmethod
     def start(
@@ -111,11 +115,12 @@ class Draft:
         identity: Mapping[str, Mask] | None = None,
         zero: Mapping[str, Mask] | None = None,
         ranges: Mapping[str, Interval] | None = None,
+        kept: Mapping[str, Kept] | None = None,
     ) -> Draft:
         """The next draft. ``moved`` says how far nodes' values can move on unchanged inputs; unlisted nodes
         do not.
 
-        Masks and ranges of nodes whose entries were removed are given anew.
+        Masks and ranges of nodes whose entries were removed are given anew, and which entries are ``kept``.
         """
         known = {**self.ranges, **(ranges or {})}
         moved = moved or {}
@@ -156,7 +161,13 @@ class Draft:
             ranges={name: known[name] for name in [network.input.name, *(n.name for n in network.nodes)]},
             deviation={source: deviation[source] for source in network.sources},
             steps=steps,
+            kept=composed(self.kept, kept or {}, network),
         )
+
+    def plain(self) -> Draft:
+        """The draft in which every ReLU is a ReLU and nothing else: whatever moves, none stands for less."""
+        none = {name: np.zeros_like(mask) for name, mask in self.identity.items()}
+        return replace(self, identity=none, zero=none)
 
     def stored(self) -> Draft:
         """The draft as its file will hold it: weights rounded to the file's type, parameters without
@@ -165,6 +176,8 @@ class Draft:
         change: dict[str, Node | None] = {}
         moved = {}
         for node in self.network.nodes:
+            if node.origin is not None:
+                continue  # its numbers are the source's own
             if not storable(node.operator, self.network.dtype):
                 moved[node.name] = torch.full_like(self.ranges[node.name].lo, torch.nan)
                 continue
@@ -172,7 +185,7 @@ class Draft:
             if found is not None:
                 operator, gap = found
                 change[node.name] = Node(node.name, operator, node.inputs)
-                moved[node.name] = gap.interval([self.ranges[node.inputs[0]]]).magnitude
+                moved[node.name] = image(gap, [self.ranges[node.inputs[0]]]).magnitude
         return self.rewritten(self.network.edit(change=change), None, moved=moved)
 
     def realise(self) -> Draft:

@@ -11,28 +11,20 @@ graph.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from relutrim.bounds.values import Interval
-from relutrim.network.graph import Network, Node
-from relutrim.network.operators import (
-    Affine,
-    Concat,
-    Convolution,
-    Linear,
-    Operator,
-    Relu,
-    Reshape,
-    Scale,
-    Shape,
-    Take,
-)
-from relutrim.rewrite.channels import Index, Labels
+from relutrim.graph.graph import Network, Node
+from relutrim.graph.operators import Affine, Fresh, Relu, Shape
+from relutrim.graph.slicing import Kept, cut
+from relutrim.intervals import Interval
+from relutrim.rewrite.channels import Labels
 from relutrim.rewrite.draft import Draft, Mask, Step
 
 NAME = "drop-channels"
@@ -90,6 +82,8 @@ def _nonzero(draft: Draft, node: Node, before: list[Mask]) -> Mask:
     """Which entries of a value can be other than 0, if those of its inputs are as ``before`` says."""
     tensors = [torch.as_tensor(mask).to(torch.float64)[None] for mask in before]
     operator = node.operator
+    if isinstance(operator, Fresh):
+        return np.ones(operator.shape, dtype=np.bool_)
     if isinstance(operator, Affine):
         some = operator.spread(tensors) > 0
         some |= operator.magnitude([torch.zeros_like(t) for t in tensors]) > 0
@@ -108,18 +102,28 @@ def _cut(draft: Draft, labels: Labels, staying: set[int]) -> Draft:
     keep = {name: np.isin(labels.roots(name), list(staying)) for name in network.shapes}
     if all(mask.all() for mask in keep.values()):
         return draft
-    cut = _Cut(network, labels, keep)
-    change: dict[str, Node | None] = {
-        node.name: Node(node.name, cut.operator(node), node.inputs) for node in network.nodes
+    kept = {
+        name: Kept(labels.slices[name].axis, np.flatnonzero(mask))
+        for name, mask in keep.items()
+        if not mask.all()
     }
+    change: dict[str, Node | None] = {node.name: _without(network, node, kept) for node in network.nodes}
     smaller = network.edit(change=change)
     gone = network.neurons - smaller.neurons
-    identity = {relu.name: cut.flat(relu.name, draft.identity[relu.name]) for relu in network.relus}
-    zero = {relu.name: cut.flat(relu.name, draft.zero[relu.name]) for relu in network.relus}
-    ranges = {
-        name: Interval(*(torch.as_tensor(cut.value(name, end[0].numpy()))[None] for end in (r.lo, r.hi)))
-        for name, r in draft.ranges.items()
-    }
+
+    def flat(name: str, mask: Mask) -> Mask:
+        found: Mask = _sliced(kept.get(name), mask.reshape(network.shapes[name])).reshape(-1)
+        return found
+
+    identity = {relu.name: flat(relu.name, draft.identity[relu.name]) for relu in network.relus}
+    zero = {relu.name: flat(relu.name, draft.zero[relu.name]) for relu in network.relus}
+    # Of a domain's normalisation the draft may know ranges too, of values in front of the network.
+    ranges = {}
+    for name in network.shapes:
+        lo, hi = (
+            _sliced(kept.get(name), end[0].numpy()) for end in (draft.ranges[name].lo, draft.ranges[name].hi)
+        )
+        ranges[name] = Interval(torch.as_tensor(lo)[None], torch.as_tensor(hi)[None])
     where = [
         name
         for node in network.nodes
@@ -127,89 +131,16 @@ def _cut(draft: Draft, labels: Labels, staying: set[int]) -> Draft:
     ]
     count = sum(int((~keep[name]).sum()) for name in where)
     step = Step(NAME, where[0] if where else "", f"removed {count} channels in {len(where)} layers", gone)
-    return draft.rewritten(smaller, step, identity=identity, zero=zero, ranges=ranges)
+    return draft.rewritten(smaller, step, identity=identity, zero=zero, ranges=ranges, kept=kept)
 
 
-@dataclass(frozen=True, eq=False)
-class _Cut:
-    """A network's parts without the slices that go."""
+def _without(network: Network, node: Node, kept: Mapping[str, Kept]) -> Node:
+    """The node between values that have lost slices."""
+    operator = cut(network, node, kept)
+    assert operator is not None, node.name  # its labels would have been pinned
+    return node if operator is node.operator else replace(node, operator=operator)
 
-    network: Network
-    labels: Labels
-    keep: dict[str, Mask]
 
-    def kept(self, name: str) -> Index:
-        """Which slices of a value stay."""
-        return np.flatnonzero(self.keep[name])
-
-    def shape(self, name: str) -> Shape:
-        """The shape that a value has then."""
-        shape = list(self.network.shapes[name])
-        if shape:
-            shape[self.labels.slices[name].axis] = len(self.kept(name))
-        return tuple(shape)
-
-    def value(self, name: str, array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        """An array of the value's shape without what goes."""
-        return np.take(array, self.kept(name), axis=self.labels.slices[name].axis) if array.ndim else array
-
-    def flat(self, name: str, mask: Mask) -> Mask:
-        """The same for a flat mask over the value's entries."""
-        found: Mask = self.value(name, mask.reshape(self.network.shapes[name])).reshape(-1).astype(np.bool_)
-        return found
-
-    def operator(self, node: Node) -> Operator:
-        """The node's operator on what stays."""
-        operator, rows = node.operator, self.kept(node.name)
-        columns = self.kept(node.inputs[0])
-        match operator:
-            case Linear():
-                own = operator.weight[rows]
-                last = len(self.network.shapes[node.inputs[0]]) - 1
-                inward = self.labels.slices[node.inputs[0]].axis == last
-                return Linear(own[:, columns] if inward else own, operator.bias[rows])
-            case Convolution():
-                kernel = operator.weight[rows]
-                if operator.groups == 1:
-                    kernel = kernel[:, columns] if self.labels.slices[node.inputs[0]].axis == 0 else kernel
-                    return replace(operator, weight=kernel, bias=operator.bias[rows])
-                groups = operator.groups if len(rows) == len(operator.bias) else len(rows)
-                return replace(operator, weight=kernel, bias=operator.bias[rows], groups=groups)
-            case Scale():
-                return self._scale(node.name, operator)
-            case Reshape():
-                return Reshape(self.shape(node.inputs[0]), self.shape(node.name))
-            case Take():
-                return Take(self._picks(node, operator))
-            case Concat():
-                return Concat(operator.axis, tuple(self.shape(n)[operator.axis] for n in node.inputs))
-            case _:
-                return operator
-
-    def _scale(self, name: str, operator: Scale) -> Scale:
-        """Parameters that vary along the axis lose what goes."""
-        shape, axis = self.network.shapes[name], self.labels.slices[name].axis
-        behind = len(shape) - axis  # axes are counted from the last when arrays broadcast
-
-        def part(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-            if array.ndim < behind or array.shape[-behind] == 1:
-                return array
-            return np.take(array, self.kept(name), axis=array.ndim - behind)
-
-        return replace(
-            operator,
-            scale=part(operator.scale),
-            shift=part(operator.shift),
-            scale_radius=part(operator.scale_radius),
-            shift_radius=part(operator.shift_radius),
-        )
-
-    def _picks(self, node: Node, operator: Take) -> tuple[Index | None, ...]:
-        axis = self.labels.slices[node.name].axis
-        picks = list(operator.picks)
-        pick = picks[axis] if picks else None
-        if pick is not None:
-            place = np.cumsum(self.keep[node.inputs[0]]) - 1
-            left = pick[self.kept(node.name)]
-            picks[axis] = np.where(left < 0, -1, place[left])
-        return tuple(picks)
+def _sliced(kept: Kept | None, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """An array of a value's shape without what goes."""
+    return array if kept is None or not array.ndim else np.take(array, kept.indices, axis=kept.axis)

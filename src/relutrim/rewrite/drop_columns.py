@@ -2,7 +2,7 @@
 
 Units of a channel that are constant at some positions only cannot go from the convolution, but the linear
 node that reads them all one by one needs no weights for them: those that are 0 go, and others become part of
-the bias. What is left is picked from the flattened value (:class:`~relutrim.network.operators.Take`).
+the bias. What is left is picked from the flattened value (:class:`~relutrim.graph.operators.Take`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from relutrim.bounds.values import Interval
-from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Linear, Relu, Take
+from relutrim.graph.graph import Network, Node
+from relutrim.graph.operators import Linear, Relu, Take
+from relutrim.intervals import Interval
 from relutrim.rewrite.draft import Draft, Step, at_most
 from relutrim.rewrite.drop_channels import can_be_nonzero
 from relutrim.rewrite.layers import finite
@@ -29,9 +29,9 @@ def drop_columns(draft: Draft) -> Draft:
     """
     nonzero = can_be_nonzero(draft)
     for node in draft.network.nodes:
-        source = node.inputs[0]
-        if not isinstance(node.operator, Linear) or not _flattened(draft.network, source):
+        if not isinstance(node.operator, Linear) or not _flattened(draft.network, node.inputs[0]):
             continue
+        source = node.inputs[0]
         known = draft.ranges[source]
         constant = (known.lo == known.hi)[0].numpy() | ~nonzero[source]
         values = np.where(nonzero[source], known.lo[0].numpy(), 0.0)

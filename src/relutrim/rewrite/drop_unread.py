@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from relutrim.network.operators import Linear
+from relutrim.graph.operators import Linear
 from relutrim.rewrite.draft import Draft, Mask, Step
 from relutrim.rewrite.layers import DenseLayer, columns, keep_neurons
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from relutrim.bounds.values import Interval
-from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Array, Linear
+from relutrim.graph.graph import Network, Node
+from relutrim.graph.operators import Array, Linear
+from relutrim.intervals import Interval
 from relutrim.rewrite.budget import Share
 from relutrim.rewrite.carry_linear import carry_linear
 from relutrim.rewrite.draft import Draft, Step

@@ -25,11 +25,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relutrim.bounds.values import Interval
 from relutrim.errors import NetworkError
-from relutrim.network.graph import Node
-from relutrim.network.operators import Array, Convolution, Linear, Relu, Reshape, Shape
-from relutrim.network.operators.windows import Places, taps
+from relutrim.graph.graph import Node
+from relutrim.graph.operators import Array, Convolution, Linear, Relu, Reshape, Shape
+from relutrim.graph.operators.windows import Places, taps
+from relutrim.intervals import Interval
 from relutrim.rewrite.absorb import as_bias, with_bias
 from relutrim.rewrite.draft import Draft, Step, at_most
 from relutrim.rewrite.layers import finite

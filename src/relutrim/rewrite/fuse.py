@@ -2,10 +2,12 @@
 node.
 
 1. A reshape into the same shape (Identity, Dropout) goes.
-2. A linear node or a convolution followed by a scale (a batch norm, a bias added on its own) becomes one
-   node; behind a convolution the scale must be the same all over a channel.
+2. A linear node or a convolution followed by a scale (a bias added on its own, say) becomes one node; behind
+   a convolution the scale must be the same all over a channel.
 3. A ReLU followed by a scale followed by linear nodes: the scale moves into their weights. Not into those of
    convolutions, whose padding is 0 and not the scale's shift.
+
+A batch norm stays a node, with its own numbers; :func:`fold_batch_norms` is a rewrite of its own.
 
 Nothing is fused at the network's input (its normalisation stays readable), nor across a value that someone
 else reads. Adding a bias to a linear node that has none is exact; anything else rounds, and the rounding is
@@ -14,14 +16,15 @@ charged.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Array, Convolution, Linear, Relu, Reshape, Scale, Shape
+from relutrim.graph.graph import Network, Node
+from relutrim.graph.operators import Array, BatchNorm, Convolution, Linear, Relu, Reshape, Scale, Shape
 from relutrim.rewrite.draft import Draft, Step, at_most
 from relutrim.rewrite.layers import finite
 from relutrim.rounding import ETA, gamma
@@ -29,20 +32,34 @@ from relutrim.rounding import ETA, gamma
 NAME = "fuse"
 
 
-def fuse(draft: Draft) -> Draft:
-    """All fusions, until there is nothing left to fuse."""
+def fuse(draft: Draft, accept: Callable[[Draft, Draft], bool] = lambda before, after: True) -> Draft:
+    """All fusions that are accepted, until there is nothing left to fuse."""
     changed = True
     while changed:
         changed = False
         for node in draft.network.nodes:
-            found = (
-                _without_identity(draft, node)
-                or _linear_then_scale(draft, node)
-                or _scale_then_linear(draft, node)
-            )
-            if found is not None:
-                draft, changed = found, True
+            for join in (_without_identity, *(() if isinstance(node.operator, BatchNorm) else _JOINS)):
+                found = join(draft, node)
+                if found is not None and accept(draft, found):
+                    draft, changed = found, True
+                    break
+            if changed:
                 break
+    return draft
+
+
+def fold_batch_norms(
+    draft: Draft, accept: Callable[[Draft, Draft], bool] = lambda before, after: True
+) -> Draft:
+    """Batch norms folded into the linear nodes and convolutions before them, or into the linear nodes behind
+    them, as far as that is accepted. It rounds every weight, so it is done only where somebody asks for it.
+    """
+    for name in [node.name for node in draft.network.nodes if isinstance(node.operator, BatchNorm)]:
+        for join in _JOINS:
+            node = draft.network.get(name)
+            if node is not None and isinstance(node.operator, BatchNorm):
+                found = join(draft, node)
+                draft = found if found is not None and accept(draft, found) else draft
     return draft
 
 
@@ -79,7 +96,7 @@ def _linear_then_scale(draft: Draft, node: Node) -> Draft | None:
     fused = replace(operator, weight=scaled, bias=shifted)
     exact = (factor == 1) & ((bias == 0) | (shift == 0)) & scale.exact
     moved = _rounding(fused, draft.reach(linear.inputs[0]), bias * factor, shift)
-    moved = moved.where(~torch.as_tensor(exact).reshape(-1, *[1] * (moved.ndim - 2)), 0 * moved)
+    moved = moved.where(~torch.as_tensor(exact).reshape(-1, *[1] * (moved.ndim - 2)), 0.0)
     fuzz = scale.fuzz([draft.reach(linear.name)])
     if fuzz is not None:
         moved = moved + fuzz
@@ -128,6 +145,9 @@ def _scale_then_linear(draft: Draft, node: Node) -> Draft | None:
         moved[reader.name] = local
     step = Step(NAME, node.name, f"moved into {', '.join(reader.name for reader in readers)}")
     return draft.rewritten(network.edit(change=change), step, moved=moved)
+
+
+_JOINS = (_linear_then_scale, _scale_then_linear)
 
 
 def _rounding(fused: Linear | Convolution, reach: Tensor, *terms: np.ndarray) -> Tensor:

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from relutrim.network.graph import Network
-from relutrim.network.operators import Affine, Barrier, MaxPool, Shape
+from relutrim.graph.graph import Network
+from relutrim.graph.operators import Affine, Barrier, Fresh, MaxPool, Shape
 from relutrim.rounding import ETA, gamma
 
 Masks = Mapping[str, npt.NDArray[np.bool_]]
@@ -47,10 +47,12 @@ def gains(network: Network, identity: Masks, names: Iterable[str]) -> dict[str, 
         radius = radius.reshape(middle.shape)
         if node.name in wanted:
             found[node.name] = (middle.abs() + radius).reshape(count, -1)
+        if isinstance(node.operator, Fresh):
+            continue  # nothing before it moves it
         operator, shapes = node.operator, [network.shapes[name] for name in node.inputs]
         if isinstance(operator, Affine):
             pulled = operator.adjoint(middle, shapes)
-            spread = _adjoint_spread(operator, middle.abs(), radius, shapes)
+            spread = adjoint_spread(operator, middle.abs(), radius, shapes)
             for name, one, other in zip(node.inputs, pulled, spread, strict=True):
                 _add(waiting, name, one, other)
         elif isinstance(operator, MaxPool):
@@ -83,7 +85,7 @@ def _add(waiting: dict[str, tuple[Tensor, Tensor]], name: str, middle: Tensor, r
         waiting[name] = middle, radius
 
 
-def _adjoint_spread(operator: Affine, size: Tensor, radius: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+def adjoint_spread(operator: Affine, size: Tensor, radius: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
     """``(R + g |C|) |W|``: what the radius becomes, with the rounding of ``C W`` and of fuzzy parameters."""
     terms = operator.terms(shapes)
     moved = radius + gamma(terms) * size + _some(size)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from relutrim.bounds.values import Interval
-from relutrim.network.graph import Node
-from relutrim.network.operators import Array, Linear
+from relutrim.graph.graph import Node
+from relutrim.graph.operators import Array, Linear
+from relutrim.graph.slicing import Kept
+from relutrim.intervals import Interval
 from relutrim.rewrite.draft import Draft, Step
 from relutrim.rewrite.layers import DenseLayer, finite
 from relutrim.rewrite.storage import held
@@ -56,6 +57,10 @@ def hold_biases(draft: Draft, layer: DenseLayer) -> Draft:
             name: Interval(
                 torch.cat([draft.ranges[name].lo, one], 1), torch.cat([draft.ranges[name].hi, one], 1)
             )
+            for name in (layer.linear.name, layer.relu.name)
+        },
+        kept={
+            name: Kept(0, np.append(np.arange(len(own.bias)), -1))
             for name in (layer.linear.name, layer.relu.name)
         },
     )

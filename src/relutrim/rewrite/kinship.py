@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relutrim.network.graph import Node
-from relutrim.network.operators import (
+from relutrim.graph.graph import Node
+from relutrim.graph.operators import (
     Add,
     Array,
     AveragePool,
@@ -33,6 +33,7 @@ from relutrim.network.operators import (
 )
 from relutrim.rewrite.channels import Index, Labels
 from relutrim.rewrite.draft import Draft, Mask
+from relutrim.rewrite.exactness import powers_of_two
 from relutrim.rounding import ETA, UNIT
 
 Grid: TypeAlias = npt.NDArray[Any]
@@ -111,7 +112,7 @@ class Kinship:
     def _kin(self, node: Node) -> Kin:
         network = self.draft.network
         shapes = [network.shapes[name] for name in (*node.inputs, node.name)]
-        if any(not shape or 0 in shape for shape in shapes):
+        if not node.inputs or any(not shape or 0 in shape for shape in shapes):
             return self._own(node.name)
         found = self.origin(node)
         if found is None:
@@ -167,6 +168,7 @@ class Kinship:
         keep &= ordinary(factor)
         size = np.abs(number) * (self.reach(node.inputs[0]) + before.gap)
         gap = (np.abs(number) * before.gap + 4 * UNIT * size) * (1 + 2.0**-20) + 4 * ETA * (1 + size)
+        gap = np.where((before.gap == 0) & powers_of_two(number), 0.0, gap)
         return Kin(before.channel, before.place, factor, gap).only(keep, self._own(node.name))
 
     def _sum(self, node: Node, before: list[Kin]) -> Kin:
@@ -185,6 +187,8 @@ class Kinship:
             if base == p or not all(one <= 8 * UNIT for one in off):
                 continue
             channel[p] = channel[base]
+            if all(kin.factor[p] == kin.factor[base] for kin in before):
+                continue  # the very same sums of the same bases
             for size, kin in zip(reach, before, strict=True):
                 gap[p] += 16 * UNIT * (size[p] + kin.gap[p]) + 4 * ETA
         return Kin(channel, own.place, first.factor, gap * (1 + 2.0**-20))
@@ -204,10 +208,13 @@ class Kinship:
             base = first.setdefault((int(before.channel[p]), int(before.place[p]), kernel.tobytes()), p)
             gap[p] = float(np.abs(kernel).sum()) * before.gap[p] * (1 + 2.0**-20) + kernel.size * ETA
             factor[p] = before.factor[p]
+            same = before.factor[p] == before.factor[base] and float(operator.bias[base]) == bias
+            if same and before.gap[p] == 0:
+                gap[p] = 0.0  # the very same kernel on the same multiple
             off = abs(before.factor[p] / before.factor[base] * float(operator.bias[base]) - bias)
             if base != p and off <= 8 * UNIT * abs(bias):
                 channel[p] = channel[base]
-                gap[p] += 16 * UNIT * abs(bias) + 4 * ETA
+                gap[p] += 0.0 if same else 16 * UNIT * abs(bias) + 4 * ETA
         return Kin(channel, place, factor, gap)
 
     def _moved(self, node: Node, before: list[Kin]) -> Kin:

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relutrim.bounds.values import Interval
-from relutrim.network.graph import Network, Node
-from relutrim.network.operators import Array, Linear, Relu
+from relutrim.graph.graph import Network, Node
+from relutrim.graph.operators import Array, Linear, Relu
+from relutrim.graph.slicing import Index, Kept
+from relutrim.intervals import Interval
 from relutrim.rewrite.draft import Draft, Mask, Step
 
 
@@ -138,7 +139,15 @@ def keep_neurons(
             name: Interval(draft.ranges[name].lo[:, index], draft.ranges[name].hi[:, index])
             for name in (layer.linear.name, layer.relu.name)
         },
+        kept={name: Kept(0, rows) for name in (layer.linear.name, layer.relu.name)},
     )
+
+
+def new_units(size: int, changed: Index) -> Kept:
+    """All units of a layer, of which some have become others."""
+    units = np.arange(size)
+    units[changed] = -1
+    return Kept(0, units)
 
 
 def finite(*arrays: Array) -> bool:

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from relutrim.bounds.interval import node_interval
-from relutrim.bounds.values import Interval
-from relutrim.network.graph import Node
-from relutrim.network.operators import Linear
+from relutrim.graph.graph import Node
+from relutrim.graph.operators import Linear
+from relutrim.intervals import Interval
 from relutrim.rewrite.draft import Draft, Step, at_most
-from relutrim.rewrite.layers import DenseLayer, dense_layer, finite
+from relutrim.rewrite.layers import DenseLayer, dense_layer, finite, new_units
 from relutrim.rounding import ETA, gamma
 
 NAME = "lift-relu"
@@ -69,6 +69,7 @@ def lift(draft: Draft, layer: DenseLayer) -> Draft:
         moved={behind.relu.name: moved},
         identity=identity,
         ranges=_ranges(draft, layer, behind, first, carriers, readers),
+        kept={name: new_units(layer.size, carriers) for name in (layer.linear.name, layer.relu.name)},
     )
 
 

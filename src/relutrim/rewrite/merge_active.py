@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from relutrim.network.operators import Array, Linear
+from relutrim.graph.operators import Array, Linear
 from relutrim.rewrite.draft import Draft, Mask, Step, at_most
 from relutrim.rewrite.layers import DenseLayer, finite, keep_neurons
 from relutrim.rounding import ETA, UNIT, gamma

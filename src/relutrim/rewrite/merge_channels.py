@@ -22,13 +22,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from relutrim.network.graph import Node
-from relutrim.network.operators import Array, Convolution, Linear, Relu
+from relutrim.graph.graph import Node
+from relutrim.graph.operators import Array, Convolution, Linear, Relu
 from relutrim.rewrite.absorb import Substitute, absorb, weighers
 from relutrim.rewrite.channels import Labels
 from relutrim.rewrite.collinear import multiples
 from relutrim.rewrite.draft import Draft, Mask, Step
 from relutrim.rewrite.drop_channels import drop_channels
+from relutrim.rewrite.exactness import equal_times, power_of_two
 from relutrim.rewrite.kinship import Kin, Kinship, ordinary
 from relutrim.rewrite.merge_active import dependent_rows
 from relutrim.rounding import ETA, UNIT, gamma
@@ -40,10 +41,15 @@ Terms = list[tuple[int, int, float]]
 """Slices of a value, each with another that stands for it, and how often."""
 
 
-def merge_kernels(draft: Draft) -> Draft:
+def merge_exact_kernels(draft: Draft) -> Draft:
+    """The same for multiples by powers of two alone: where the new weights are exact too, nothing moves."""
+    return merge_kernels(draft, exactly=True)
+
+
+def merge_kernels(draft: Draft, *, exactly: bool = False) -> Draft:
     """The draft without channels that are multiples of others wherever they are weighed."""
     labels = Labels(draft.network)
-    made = {node.name: _akin(draft, node) for node in _makers(draft, labels)}
+    made = {node.name: _akin(draft, node, exactly) for node in _makers(draft, labels)}
     origins = {name: kin for name, kin in made.items() if kin is not None}
     if not origins:
         return draft
@@ -124,7 +130,7 @@ def _flat(node: Node) -> Array:
     return np.concatenate([weight.reshape(len(bias), weight[:1].size), bias[:, None]], axis=1)
 
 
-def _akin(draft: Draft, node: Node) -> Kin | None:
+def _akin(draft: Draft, node: Node, exactly: bool) -> Kin | None:
     """Which channels of a node are multiples of each other, if any are."""
     if any(0 in draft.network.shapes[name] for name in (*node.inputs, node.name)):
         return None
@@ -133,11 +139,16 @@ def _akin(draft: Draft, node: Node) -> Kin | None:
     found = [pair for pair in multiples(rows, every, signed=False) if ordinary(np.array([pair[2]])).all()]
     if not found:
         return None
+    exact = np.array([power_of_two(c) and equal_times(rows[i], c, rows[j]) for i, j, c in found])
+    if exactly:
+        found, exact = [pair for pair, good in zip(found, exact, strict=True) if good], exact[exact]
+    if not found:
+        return None
     one, other = (np.array([pair[k] for pair in found], dtype=np.int64) for k in (0, 1))
     kin = Kin.of(np.arange(len(rows)))
     kin.channel[one], kin.factor[one] = other, np.array([pair[2] for pair in found])
     times = kin.factor[one][:, None] * rows[other]
-    kin.gap[one] = _off(draft, node, rows[one], times, np.abs(times), 1)
+    kin.gap[one] = np.where(exact, 0.0, _off(draft, node, rows[one], times, np.abs(times), 1))
     return kin
 
 
@@ -214,7 +225,13 @@ def _substitute(kin: Kinship, name: str, gone: Mask, terms: Terms, off: Array) -
     of, by = (np.array([term[k] for term in terms], dtype=np.int64) for k in (0, 1))
     factor = np.array([term[2] for term in terms], dtype=np.float64) * (own.factor[of] / own.factor[by])
     gap = own.gap + np.abs(own.factor) * off
-    np.add.at(gap, of, np.abs(factor) * (own.gap[by] + 8 * UNIT * kin.reach(name)[by] + ETA) + 4 * ETA)
+    rounding = np.abs(factor) * (8 * UNIT * kin.reach(name)[by] + ETA) + 4 * ETA
+    ratios = zip(own.factor[of], own.factor[by], factor.tolist(), terms, strict=True)
+    exact = [
+        term[2] == 1.0 and power_of_two(ratio) and equal_times(np.array(one), ratio, np.array(other))
+        for one, other, ratio, term in ratios
+    ]
+    np.add.at(gap, of, np.abs(factor) * own.gap[by] + np.where(exact, 0.0, rounding))
     axis = kin.labels.slices[name].axis
     wide = (gap * (1 + 2.0**-20)).reshape(tuple(-1 if a == axis else 1 for a in range(len(shape))))
     return Substitute(gone, of, by, factor, np.zeros(shape), np.array(np.broadcast_to(wide, shape)))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from relutrim.network.graph import Node
-from relutrim.network.operators import Array, Linear
+from relutrim.graph.graph import Node
+from relutrim.graph.operators import Array, Linear
 from relutrim.rewrite.budget import Budget, cheapest
 from relutrim.rewrite.draft import Draft, Mask, Step, at_most, middle
 from relutrim.rewrite.layers import DenseLayer, finite, keep_neurons

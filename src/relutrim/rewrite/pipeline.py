@@ -1,58 +1,65 @@
-"""Which rewrites are applied, and in which order."""
+"""Which rewrites are applied, and how far the result may be from the network.
+
+1. **Strip** (:mod:`relutrim.rewrite.strip`): what goes without a trace, deviation 0.
+2. **Shrink** (:mod:`relutrim.rewrite.shrink`): what moves nothing but by the rounding of new weights. First
+   as if that did not matter; where the result is farther away than allowed, once more, each rewrite only if
+   the network that it leaves is not.
+3. **Spend** (:mod:`relutrim.rewrite.spend`): what matters that little, where the allowance is for that.
+
+What cannot be proved to be within the allowance is not the result. If nothing can, or nothing got smaller,
+the network itself is.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from relutrim.bounds.values import Interval
-from relutrim.network.graph import Network
-from relutrim.network.operators import Linear, Relu
+from relutrim.graph.graph import Network
+from relutrim.graph.origin import Frame
+from relutrim.graph.slicing import Kept
+from relutrim.intervals import Interval
+from relutrim.prove.deadline import Deadline
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence
-from relutrim.rewrite.budget import Budget
-from relutrim.rewrite.carry_linear import carry_linear
-from relutrim.rewrite.collapse import collapse
-from relutrim.rewrite.collinear import merge_multiples, split_opposites
-from relutrim.rewrite.constant_channels import constant_channels, mapped_constants
 from relutrim.rewrite.cost import Cost
 from relutrim.rewrite.draft import Draft, Mask, Step
-from relutrim.rewrite.drop_channels import drop_channels
-from relutrim.rewrite.drop_columns import drop_columns
-from relutrim.rewrite.drop_inactive import drop_inactive
-from relutrim.rewrite.drop_unread import drop_unread
-from relutrim.rewrite.factor import factor, siblings
-from relutrim.rewrite.fold_convolutions import fold_convolutions
-from relutrim.rewrite.fold_stable import fold_stable, straighten_outputs
-from relutrim.rewrite.fuse import fuse
-from relutrim.rewrite.hold_biases import hold_biases
-from relutrim.rewrite.layers import DenseLayer, any_layer, dense_layer, straight_layer
-from relutrim.rewrite.lift import lift
-from relutrim.rewrite.merge_active import merge_active
-from relutrim.rewrite.merge_channels import merge_combinations, merge_kernels
-from relutrim.rewrite.negligible import drop_connections, drop_negligible
-from relutrim.rewrite.storage import held, storable
+from relutrim.rewrite.fuse import fold_batch_norms, fuse
+from relutrim.rewrite.rules import Allowance, Limits, Rules, fits
+from relutrim.rewrite.shrink import leo, shrink
+from relutrim.rewrite.spend import proposals, sparsify
 from relutrim.rewrite.straighten import straighten
+from relutrim.rewrite.strip import cut, strip
 
 REWRITES = ("leo++", "all")
-_RESERVE = 2.0
-"""How much of the budget storing takes, in units of what it takes of the exact result; half of it at most."""
-_PARTS = (1.0, 0.8, 0.65, 0.5, 0.42, 0.35, 0.3, 0.25, 0.15, 0.05)
-"""How much of the rest is spent; less if storing the result takes more than that leaves."""
-_SPENT = 0.8
-"""How much of what is left at the end goes to connections."""
-_LINEAR = 0.7
-"""The part of a layer's budget that carriers get; neurons get the rest."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What would have been the result if it did not have to stay within what is allowed."""
+
+    parameters: int
+    connections: int
+    neurons: int
+    deviation: float
+    """Proven, as stored; NaN if none can be stated."""
+    worst: float
+    """The same of the output that is farthest beyond what it is allowed, relative to that."""
+    allowed: float
+    """How far that one may move."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rewritten:
-    """The outcome: the float64 network, the network as its file holds it, and what is proven of each."""
+    """The outcome: the float64 network, the network as its file holds it, and what is proven of each. Where
+    nothing was rewritten, both are the very network that went in.
+    """
 
     network: Network
     stored: Network
@@ -65,6 +72,15 @@ class Rewritten:
     """Per ReLU, in its value's shape, which units of ``stored`` are always 0."""
     ranges: Mapping[str, Interval]
     """Bounds of every value of ``stored``, as good as the verdicts that were used."""
+    left_out: LeftOut | None = None
+    moved_stored: Mapping[str, Tensor] | None = None
+    """As ``moved``, of ``stored``."""
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+    """Which slices of the original's values are left in ``stored``, where that is not all of them."""
+    elsewhere: Callable[[Limits | None], Rewritten | None] | None = None
+    """The same as a file of another format than the original's holds it; None where that moves an output
+    beyond the limits.
+    """
 
 
 def rewrite(
@@ -73,87 +89,153 @@ def rewrite(
     *,
     rewrites: str = "all",
     weakest: Evidence = Evidence.PROOF,
-    allowed: Mapping[str, Tensor] | None = None,
-    moved: Mapping[str, Tensor] | None = None,
+    allowed: Allowance | None = None,
+    moved: Limits | None = None,
     cost: Cost = Cost.PARAMETERS,
+    fold_batch_norm: bool = False,
+    frame: Frame | None = None,
+    deadline: Deadline | None = None,
 ) -> Rewritten:
-    """The smaller network. If no finite deviation can be proved, the network as it was.
+    """The smaller network.
 
     ``leo++`` is the paper's Algorithm 2 as it is meant: layer by layer collapse, fold whatever the cost, or
     merge and drop; the last hidden layer included. ``all`` does everything that makes the network smaller,
-    again and again, from the last layer to the first: fewer readers need fewer neurons to read.
+    again and again, from the last layer to the first: fewer readers need fewer neurons to read. ``cuts``
+    only cuts away what is 0 and what nobody reads.
 
-    ``allowed`` says, per source of an output, how far each entry may move on the domain, weights as stored;
-    without it nothing moves but by the rounding of weights that are computed anew. ``moved`` is how far the
-    outputs of a network that was rewritten before are from the original's. ``cost`` is what ``all`` makes
-    smaller; the result never costs more than the network.
+    ``allowed`` is how far the outputs may move on the domain, weights as stored (None: however far the
+    rounding of new weights takes them). ``moved`` is how far the outputs of a network that was rewritten
+    before are from the original's. ``cost`` is what ``all`` makes smaller; the result never costs more than
+    the network.
+    ``fold_batch_norm`` folds batch norms into the layers beside them, which rounds every weight. ``frame`` is
+    what the network's source can say as it is; something else is the result only if it is worth it. Once the
+    deadline has passed, what was found by then is the result.
     """
     original = Draft.start(network, stability, weakest, moved)
+    if rewrites != "all" or frame is None or not frame.holds(network.nodes):
+        frame = None  # the paper folds whatever that takes; and what is something else already stays that
+    rules = Rules(None if rewrites == "leo++" else cost, None, deadline or Deadline(), fold_batch_norm, frame)
+    limits = None if allowed is None else allowed.limits
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not applied
-        for draft in _proposed(fuse(original), rewrites, allowed, cost):
-            if not draft.steps or (rewrites != "leo++" and cost.least(original, draft) is original):
-                draft = original
-            if _fits(draft, allowed):
-                return _finished(draft if allowed is None else sparsify(draft, allowed, cost), weakest)
-    kept = _plain(original).stored()
-    why = Step(
-        "none",
-        "",
-        "no deviation that is finite and allowed could be proved for the rewritten network, so it was left "
-        "as it is",
-    )
+        if rewrites == "leo++":
+            found, freely = _leo(original, limits, rules)
+        elif rewrites == "cuts":
+            found = freely = cut(original, rules)
+        else:
+            found, freely = _all(original, allowed, cost, rules)
+            if frame is not None and (frame.refused or straighten(found) is not found):
+                other = _all(original, allowed, cost, replace(rules, frame=None))
+                if frame.worth(cost.of(found.network)[:-1], cost.of(other[0].network)[:-1]):
+                    found, freely = other
+        left_out = None if freely is found else _left_out(freely, found, limits)
+        smaller = bool(found.steps) and (rewrites == "leo++" or cost.least(original, found) is found)
+        if not smaller or not fits(found, limits):
+            found = original
+        if allowed is not None and allowed.budget is not None:
+            found = sparsify(found, allowed.budget, rules)
+    if found is original:
+        return _untouched(original, weakest, left_out)
+    return _finished(found, weakest, left_out)
+
+
+def as_it_is(network: Network, stability: Stability, weakest: Evidence = Evidence.PROOF) -> Rewritten:
+    """The network itself."""
+    return _untouched(Draft.start(network, stability, weakest), weakest, None)
+
+
+def _elsewhere(draft: Draft, weakest: Evidence, limits: Limits | None) -> Rewritten | None:
+    """A draft without the numbers of its source, such as quotients and roots."""
+    plain = replace(draft, network=draft.network.without_origins())
+    if not draft.steps:
+        plain = plain.plain()
+    return _finished(plain, weakest, None) if fits(plain, limits) else None
+
+
+def _leo(original: Draft, limits: Limits | None, rules: Rules) -> tuple[Draft, Draft]:
+    """What the paper's algorithm leaves, within the limits and freely."""
+    freely = leo(_fused(original, rules), rules)
+    if limits is None or fits(freely, limits):
+        return freely, freely
+    bound = replace(rules, limit=limits)
+    return leo(_fused(original, bound), bound), freely
+
+
+def _all(original: Draft, allowed: Allowance | None, cost: Cost, rules: Rules) -> tuple[Draft, Draft]:
+    """What all rewrites leave, within what is allowed and, but for spending, freely."""
+    stripped = strip(original, rules)
+    stripped = rules.better(stripped, straighten(stripped, rules.fixed))
+    if allowed is not None and allowed.nothing:
+        return stripped, stripped
+    freely = _freely(original, stripped, cost, rules, factors=allowed is None or allowed.budget is None)
+    if allowed is None:
+        return (freely if fits(freely, None) else stripped), freely
+    found = freely if fits(freely, allowed.limits) else _bound(stripped, allowed.limits, cost, rules)
+    if allowed.budget is not None:
+        for proposal in proposals(found, allowed.budget, rules):
+            if fits(proposal, allowed.limits):
+                return cost.least(found, proposal), freely
+    return found, freely
+
+
+def _freely(original: Draft, stripped: Draft, cost: Cost, rules: Rules, *, factors: bool) -> Draft:
+    """The smallest network that moves nothing but by rounding, however far that is."""
+    fused = _fused(original, rules)
+    return cost.least(stripped, leo(fused, rules), shrink(fused, rules, factors=factors))
+
+
+def _bound(draft: Draft, limits: Limits, cost: Cost, rules: Rules) -> Draft:
+    """The same with every step within the limits; the draft itself if it is not."""
+    bound = replace(rules, limit=limits)
+    if not bound.allows(draft):
+        return draft
+    fused = _fused(draft, bound)
+    return cost.least(draft, shrink(fused, bound, factors=True))
+
+
+def _fused(draft: Draft, rules: Rules) -> Draft:
+    """Dense layers made visible, as far as that is allowed; batch norms only where that is asked for."""
+
+    def accept(_: Draft, after: Draft) -> bool:
+        return rules.allows(after)
+
+    return fuse(fold_batch_norms(draft, accept) if rules.fold_batch_norm else draft, accept)
+
+
+def _left_out(freely: Draft, found: Draft, limits: Limits | None) -> LeftOut | None:
+    """What did not fit, if that would have been less."""
+    network = freely.network
+    if network.parameters >= found.network.parameters:
+        return None
+    final = freely.stored().realise()
+    worst, most = final.proven, 0.0
+    if limits is not None and math.isfinite(worst):
+        moved = torch.cat([final.deviation[source].flatten() for source in limits])
+        limit = torch.cat([limits[source].flatten() for source in limits])
+        at = int((moved / limit).nan_to_num(0.0).argmax())
+        worst, most = float(moved[at]), float(limit[at])
+    return LeftOut(network.parameters, network.connections, network.neurons, final.proven, worst, most)
+
+
+def _untouched(original: Draft, weakest: Evidence, left_out: LeftOut | None) -> Rewritten:
+    """The network itself."""
+    network = original.network
+    still = original.deviation
     return Rewritten(
         network,
-        kept.network,
-        (why,),
+        network,
+        (),
         original.proven,
-        kept.proven,
-        original.deviation,
-        _inactive(kept, weakest),
-        kept.ranges,
+        original.proven,
+        still,
+        _inactive(original, weakest),
+        original.ranges,
+        left_out,
+        still,
+        elsewhere=partial(_elsewhere, original, weakest),
     )
 
 
-def _plain(draft: Draft) -> Draft:
-    """The draft in which every ReLU is a ReLU, and nothing else: a file's rounding breaks nothing then."""
-    none = {name: np.zeros_like(mask) for name, mask in draft.identity.items()}
-    return replace(draft, identity=none, zero=none)
-
-
-def _proposed(
-    draft: Draft, rewrites: str, allowed: Mapping[str, Tensor] | None, cost: Cost
-) -> Iterator[Draft]:
-    """What to try, best first. Storing a network moves its outputs too, so not all that is allowed can be
-    spent.
-    """
-    if rewrites == "leo++":
-        yield _leo(draft, None)
-        return
-    exact = cost.least(_leo(draft, cost), shrink(draft, cost, factors=allowed is None))
-    if allowed is not None:
-        reserved = exact.stored().realise().deviation
-        for part in _PARTS:
-            budget = Budget(
-                {s: part * torch.fmax(allowed[s] - _RESERVE * reserved[s], allowed[s] / 2) for s in allowed}
-            )
-            spent = spend(exact, budget, cost)
-            yield spent
-            yield held_biases(spent, allowed, cost, exact)
-    yield exact
-    if allowed is not None:
-        yield _untouched(draft)
-
-
-def _fits(draft: Draft, allowed: Mapping[str, Tensor] | None) -> bool:
-    """Whether a finite deviation is proved, in memory and as stored, and is not more than is allowed."""
-    return all(
-        math.isfinite(final.proven)
-        and all(bool((final.deviation[s] <= limit).all()) for s, limit in (allowed or {}).items())
-        for final in (draft.realise(), draft.stored().realise())
-    )
-
-
-def _finished(draft: Draft, weakest: Evidence) -> Rewritten:
+def _finished(draft: Draft, weakest: Evidence, left_out: LeftOut | None) -> Rewritten:
     memory, file = draft.realise(), draft.stored().realise()
     return Rewritten(
         memory.network,
@@ -164,6 +246,10 @@ def _finished(draft: Draft, weakest: Evidence) -> Rewritten:
         memory.deviation,
         _inactive(file, weakest),
         file.ranges,
+        left_out,
+        file.deviation,
+        file.kept,
+        partial(_elsewhere, draft, weakest),
     )
 
 
@@ -175,222 +261,3 @@ def _inactive(draft: Draft, weakest: Evidence) -> dict[str, Mask]:
         told = draft.zero[relu.name].reshape(below.shape) & (weakest != Evidence.PROOF)
         found[relu.name] = below | told
     return found
-
-
-def _leo(draft: Draft, cost: Cost | None) -> Draft:
-    """The paper's algorithm; with a cost, only what lowers it is collapsed or folded."""
-    for relu in draft.network.relus:
-        collapsed = _chosen(draft, collapse(draft, relu), cost)
-        if collapsed is not draft:
-            return collapsed
-    draft = straighten_outputs(draft)
-    for relu in draft.network.relus:
-        layer = dense_layer(draft.network, relu.name)
-        if layer is None:
-            continue
-        folded = _chosen(draft, fold_stable(draft, layer), cost)
-        if folded is not draft:
-            draft = folded
-            continue
-        draft = merge_active(draft, layer)
-        layer = dense_layer(draft.network, relu.name)
-        assert layer is not None
-        draft = drop_inactive(draft, layer)
-    return draft
-
-
-def _untouched(draft: Draft) -> Draft:
-    """Only what changes no weight."""
-    for relu in draft.network.relus:
-        for apply in (drop_inactive, drop_unread):
-            layer = dense_layer(draft.network, relu.name)
-            if layer is not None:
-                draft = apply(draft, layer)
-    return drop_channels(draft)
-
-
-def shrink(draft: Draft, cost: Cost, *, factors: bool = False) -> Draft:
-    """Every rewrite that makes the network smaller and moves nothing but by rounding, until none does.
-
-    Factors are new weights throughout, so where the outputs may move by so much and no more, what rounding
-    them takes is part of that (:func:`spend`).
-    """
-    for relu in draft.network.relus:
-        constant = collapse(draft, relu)
-        if constant is not draft:
-            constant = _chosen(draft, _narrowed(constant, cost, factors=factors), cost)
-        if constant is not draft:
-            return constant
-    draft = straighten_outputs(draft)
-    before = None
-    while before is not draft:
-        before = draft
-        for relu in reversed(draft.network.relus):
-            for apply in (drop_inactive, drop_unread, merge_multiples, _linear, _opposites, _lifted):
-                layer = dense_layer(draft.network, relu.name)
-                if layer is not None:
-                    draft = _chosen(draft, apply(draft, layer), cost)
-        draft = _channels(draft, cost)
-        draft = _folded(draft, cost)
-        if draft is before:  # a ReLU that is the identity is of use to the others as long as it is there
-            straight = straighten(draft)
-            straight = _chosen(straight, fuse(straight), cost)
-            draft = _narrowed(straight, cost, factors=factors)
-    return draft
-
-
-def spend(draft: Draft, budget: Budget, cost: Cost) -> Draft:
-    """What the outputs may move, spent on carriers and neurons as long as any goes, then on factors."""
-    before = None
-    while before is not draft:
-        before = draft
-        nodes = reversed(draft.network.nodes)
-        names = [
-            n.name for n in nodes if isinstance(n.operator, Relu) or straight_layer(draft.network, n.name)
-        ]
-        for at, name in enumerate(names):
-            part = 1 / (len(names) - at)
-            layer = any_layer(draft.network, name)
-            if layer is not None:
-                share = budget.share(draft, [reader.name for reader in layer.readers], _LINEAR * part)
-                if share is not None:
-                    draft = _chosen(draft, carry_linear(draft, layer, share), cost)
-            layer = any_layer(draft.network, name)
-            if layer is not None:
-                draft = _chosen(draft, drop_negligible(draft, layer, budget, (1 - _LINEAR) * part), cost)
-        if draft is before:
-            draft = _factored(draft, budget, cost)
-        if draft is not before:
-            draft = shrink(draft, cost)
-    return draft
-
-
-def held_biases(draft: Draft, allowed: Mapping[str, Tensor], cost: Cost, exact: Draft) -> Draft:
-    """Constant neurons for the biases whose storing costs most, as many as it takes for the outputs to move
-    no more than is allowed; the draft itself if it does not cost less than the exact one then.
-    """
-    layers = [layer for relu in draft.network.relus if (layer := dense_layer(draft.network, relu.name))]
-    prices = {layer.relu.name: _bias_price(draft, layer, allowed) for layer in layers}
-    found = draft
-    for name in sorted(prices, key=lambda name: -prices[name]):
-        layer = dense_layer(found.network, name)
-        if layer is None or not prices[name] > 0:
-            break
-        found = hold_biases(found, layer)
-        if cost.least(exact, found) is exact:
-            break
-        if _fits(found, allowed):
-            return found
-    return draft
-
-
-def _bias_price(draft: Draft, layer: DenseLayer, allowed: Mapping[str, Tensor]) -> float:
-    """What storing the biases behind a layer takes of what the outputs may move."""
-    share = Budget(allowed).share(draft, [reader.name for reader in layer.readers], 1.0)
-    biases = [reader.operator.bias for reader in layer.readers if isinstance(reader.operator, Linear)]
-    if share is None or not biases:
-        return 0.0
-    bias = np.concatenate(biases)
-    return float((share.prices @ np.abs(bias - held(bias, draft.network.dtype))).max(initial=0.0))
-
-
-def sparsify(draft: Draft, allowed: Mapping[str, Tensor], cost: Cost) -> Draft:
-    """What is left of what the outputs may move, spent on connections."""
-    spent = draft.stored().realise().deviation
-    budget = Budget({s: draft.deviation[s] + _SPENT * (allowed[s] - spent[s]) for s in allowed})
-    sparse = draft
-    linear = [node.name for node in draft.network.nodes if isinstance(node.operator, Linear)]
-    for at, name in enumerate(reversed(linear)):
-        sparse = drop_connections(sparse, name, budget, 1 / (len(linear) - at))
-    smaller = shrink(sparse, cost)
-    return next((one for one in (smaller, sparse) if one is not draft and _fits(one, allowed)), draft)
-
-
-def _linear(draft: Draft, layer: DenseLayer) -> Draft:
-    """The layer's linear part on fewer neurons: some of its own if those are as few as any."""
-    every = (draft, merge_active(draft, layer), carry_linear(draft, layer))
-    return min(every, key=lambda one: one.network.size(layer.relu.name))
-
-
-def _opposites(draft: Draft, layer: DenseLayer) -> Draft:
-    """Linear parts of opposite neurons, where they join what is carried or leave neurons unread."""
-    split = split_opposites(draft, layer)
-    for apply in (drop_unread, _linear):
-        found = dense_layer(split.network, layer.relu.name)
-        if found is not None and split is not draft:
-            split = apply(split, found)
-    return split
-
-
-def _lifted(draft: Draft, layer: DenseLayer) -> Draft:
-    """ReLUs moved into this layer, if the layer behind folds then."""
-    lifted = lift(draft, layer)
-    if lifted is draft:
-        return draft
-    for relu in lifted.network.relus:
-        found = dense_layer(lifted.network, relu.name)
-        if found is not None and found.linear.inputs[0] == layer.relu.name:
-            lifted = fold_stable(lifted, found)
-    return lifted
-
-
-def _channels(draft: Draft, cost: Cost) -> Draft:
-    """What is for channels, and what reads them flattened."""
-    for apply in (drop_channels, constant_channels, merge_kernels):
-        draft = _chosen(draft, apply(draft), cost)
-    for node in reversed(draft.network.nodes):
-        if node.name in draft.network:
-            draft = _chosen(draft, merge_combinations(draft, node.name), cost)
-    for mapped in mapped_constants(draft):
-        draft = _chosen(draft, mapped, cost)
-    return _chosen(draft, drop_columns(draft), cost)
-
-
-def _folded(draft: Draft, cost: Cost) -> Draft:
-    """Layers that are linear folded, always the one first that saves most: what is left of a stack of them is
-    its narrowest place, or nothing.
-    """
-    before = None
-    while before is not draft:
-        before = draft
-        layers = (any_layer(draft.network, node.name) for node in draft.network.nodes)
-        folds = [fold_stable(before, layer) for layer in layers if layer is not None]
-        for folded in [*folds, *(fold_convolutions(before, node.name) for node in before.network.nodes)]:
-            draft = _chosen(draft, folded, cost)
-    return draft
-
-
-def _narrowed(draft: Draft, cost: Cost, *, factors: bool) -> Draft:
-    """Linear nodes that follow one another through fewer values, and such nodes made where that is less."""
-    for node in reversed(draft.network.nodes):
-        for apply in (drop_unread, _linear):
-            layer = straight_layer(draft.network, node.name)
-            if layer is not None:
-                draft = _chosen(draft, apply(draft, layer), cost)
-    for names in siblings(draft.network) if factors else ():
-        if all(name in draft.network for name in names):
-            draft = _chosen(draft, factor(draft, names), cost)
-    return draft
-
-
-def _factored(draft: Draft, budget: Budget, cost: Cost) -> Draft:
-    """Linear nodes as two with fewer values in between, as far as the outputs may move."""
-    groups = siblings(draft.network)
-    for at, names in enumerate(groups):
-        share = budget.share(draft, list(names), 1 / (len(groups) - at))
-        if share is not None:
-            found = _chosen(draft, factor(draft, names, share), cost)
-            # The weights are new, all of them: what their rounding costs is known only now.
-            if all(bool((found.deviation[s] <= budget.allowed[s]).all()) for s in found.deviation):
-                draft = found
-    return draft
-
-
-def _chosen(draft: Draft, other: Draft, cost: Cost | None) -> Draft:
-    """The other draft if it costs less and can be told how far it is from the original."""
-    if cost is None or other is draft:
-        return other
-    if cost.least(draft, other) is draft or (math.isfinite(draft.proven) and not math.isfinite(other.proven)):
-        return draft
-    dtype = other.network.dtype
-    return other if all(storable(node.operator, dtype) for node in other.network.nodes) else draft

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from relutrim.network.operators import Affine, Array, Convolution, Elu, Linear, Operator, Scale
+from relutrim.graph.operators import (
+    Array,
+    BatchNorm,
+    Convolution,
+    Elu,
+    Linear,
+    Operator,
+    Scale,
+    Shape,
+    Softplus,
+)
+from relutrim.graph.operators.base import only
+from relutrim.intervals import Interval
+from relutrim.rounding import ETA
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
-def rounded(operator: Operator, dtype: str) -> tuple[Operator, Affine] | None:
+def rounded(operator: Operator, dtype: str) -> tuple[Operator, Operator] | None:
     """The operator as stored in ``dtype`` and the gap to what it was, or None if it is stored as it is.
 
     The gap is the difference of both as an operator, so that its interval on a range bounds the deviation:
@@ -28,6 +47,16 @@ def rounded(operator: Operator, dtype: str) -> tuple[Operator, Affine] | None:
             return None
         gap = replace(operator, weight=weight - operator.weight, bias=bias - operator.bias)
         return replace(operator, weight=weight, bias=bias), gap
+    if isinstance(operator, BatchNorm):
+        found = _norm(operator, dtype)
+        if found is None:
+            return None
+        off = replace(
+            Scale.exactly(found.scale - operator.scale, found.shift - operator.shift),
+            scale_radius=_sum_up(found.scale_radius, operator.scale_radius),
+            shift_radius=_sum_up(found.shift_radius, operator.shift_radius),
+        )
+        return found, off
     if isinstance(operator, Scale):
         scale, shift = held(operator.scale, dtype), held(operator.shift, dtype)
         if operator.exact and (scale == operator.scale).all() and (shift == operator.shift).all():
@@ -40,7 +69,50 @@ def rounded(operator: Operator, dtype: str) -> tuple[Operator, Affine] | None:
             return None
         # alpha times a number from [-1, 0], whatever it reads
         return replace(operator, alpha=alpha), Scale.exactly(0.0, alpha - operator.alpha)
+    if isinstance(operator, Softplus) and operator.threshold < math.inf:
+        return Softplus(), _Jump(operator.threshold, operator.jump)
     return None
+
+
+def _norm(operator: BatchNorm, dtype: str) -> BatchNorm | None:
+    """A batch norm with its own numbers as a file of this type holds them; None if it holds them already. An
+    epsilon is a float32 in an ONNX file, whatever the type of the tensors.
+    """
+    before = operator.gain, operator.bias, operator.mean, operator.variance
+    gain, bias, mean, variance = (held(array, dtype) for array in before)
+    epsilon = float(np.float32(operator.epsilon))
+    pairs = zip(before, (gain, bias, mean, variance), strict=True)
+    if epsilon == operator.epsilon and all((old == new).all() for old, new in pairs):
+        return None
+    return BatchNorm.of(gain, bias, mean, variance, epsilon)
+
+
+def _sum_up(one: Array, other: Array) -> Array:
+    """No less than the sum, whatever rounds: the difference of two rounded numbers is off by an ulp more."""
+    return (one + other) * (1 + 2.0**-40) + ETA
+
+
+@dataclass(frozen=True, eq=False)
+class _Jump(Operator):
+    """What a softplus is more than one that is cut off at a threshold: nothing up to there."""
+
+    kind = "Jump"
+
+    threshold: float
+    size: float
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        return only(inputs, self.kind)
+
+    def forward(self, inputs: Sequence[Tensor]) -> Tensor:
+        return self.size * (inputs[0] > self.threshold).to(inputs[0])
+
+    def spread(self, inputs: Sequence[Tensor]) -> Tensor:
+        return inputs[0].new_full(inputs[0].shape, self.size)
+
+    def interval(self, inputs: Sequence[Interval]) -> Interval:
+        largest = self.forward([inputs[0].hi])
+        return Interval(0 * largest, largest.where(~inputs[0].hi.isnan(), inputs[0].hi))
 
 
 def storable(operator: Operator, dtype: str) -> bool:
@@ -48,6 +120,8 @@ def storable(operator: Operator, dtype: str) -> bool:
     match operator:
         case Linear() | Convolution():
             arrays = [operator.weight, operator.bias]
+        case BatchNorm():
+            arrays = [operator.gain, operator.bias, operator.mean, operator.variance]
         case Scale():
             arrays = [operator.scale, operator.shift]
         case Elu():
@@ -55,6 +129,11 @@ def storable(operator: Operator, dtype: str) -> bool:
         case _:
             return True
     return all(bool(np.isfinite(held(array, dtype)).all()) for array in arrays)
+
+
+def held_as_it_is(operator: Operator, dtype: str) -> bool:
+    """Whether a file of this type holds every number of the operator."""
+    return storable(operator, dtype) and rounded(operator, dtype) is None
 
 
 def held(array: Array, dtype: str) -> Array:

@@ -3,22 +3,24 @@ Exact: no weight changes.
 
 This is for layers that are linear but stay, because folding them would make the network larger (a
 bottleneck), or because something else than linear nodes reads them. The ReLU goes, and with it the need to
-keep its inputs above 0.
+keep its inputs above 0. A ReLU that the source cannot leave out (a call in a module's ``forward()``) stays.
 """
 
 from __future__ import annotations
 
-from relutrim.network.graph import Node
+from collections.abc import Set
+
+from relutrim.graph.graph import Node
 from relutrim.rewrite.draft import Draft, Step
 
 NAME = "straighten"
 
 
-def straighten(draft: Draft) -> Draft:
-    """The draft without ReLUs that are active as a whole. One that is an output or that nobody reads stays,
-    and so does an empty one.
+def straighten(draft: Draft, fixed: Set[str] = frozenset()) -> Draft:
+    """The draft without ReLUs that are active as a whole. One that is ``fixed``, that is an output or that
+    nobody reads stays, and so does an empty one.
     """
-    for name in [relu.name for relu in draft.network.relus]:
+    for name in [relu.name for relu in draft.network.relus if relu.name not in fixed]:
         network, relu = draft.network, draft.network[name]
         source = relu.inputs[0]
         active, readers = draft.identity[relu.name], network.readers(relu.name)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from relutrim.domain.region import Region
-from relutrim.network.graph import Network
+from relutrim.graph.graph import Network
 from relutrim.prove.deadline import Deadline
 from relutrim.search.climb import Activation, Targets, gradient, grouped, worth
 
@@ -40,7 +40,7 @@ def anneal(
     groups = grouped(targets)
     points = targets.starts
     scales = _scales(network, points)
-    width = region.hi - region.lo
+    width = region.width
     best, best_at = worth(network, points, targets, groups), points
     target = _numbered(targets) if enough is not None else None
     mean, square = torch.zeros_like(points), torch.zeros_like(points)

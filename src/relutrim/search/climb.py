@@ -10,10 +10,10 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from relutrim.bounds.values import flat
 from relutrim.domain.region import Region
-from relutrim.network.graph import Network
-from relutrim.network.operators import Relu
+from relutrim.graph.graph import Network
+from relutrim.graph.operators import Fresh, Relu
+from relutrim.intervals import flat
 from relutrim.prove.deadline import Deadline
 
 Activation: TypeAlias = Callable[[str, Tensor], Tensor]
@@ -54,7 +54,7 @@ def climb(network: Network, region: Region, targets: Targets, steps: int, deadli
     Going through ReLUs the gradient is that of a leaky ReLU whose leak shrinks with the steps, so that
     neurons which are off at the start can still be switched on.
     """
-    width = region.hi - region.lo
+    width = region.width
     points = targets.starts
     groups = grouped(targets)
     for step in range(steps):
@@ -89,8 +89,12 @@ def gradient(
             if not waiting:
                 break
             values[node.name] = activation(node.name, y)
+        elif isinstance(node.operator, Fresh):
+            values[node.name] = node.operator.unknown(x)
         else:
             values[node.name] = node.operator.forward(inputs)
+    if not total.requires_grad:  # nothing depends on the input
+        return torch.zeros_like(points)
     (slope,) = torch.autograd.grad(total, x, allow_unused=True, materialize_grads=True)
     return slope
 

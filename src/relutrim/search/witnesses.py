@@ -2,6 +2,10 @@
 
 A state counts when the sign of the pre-activation is certain: the float64 value is farther from 0 than a
 forward pass on any input of the domain can be wrong. Every input updates all neurons of all layers.
+
+In deep networks that radius is useless, and where inputs have no end there is none. There it is computed for
+the inputs that are looked at: for a batch at once; for each input by itself where they have no end, with what
+is not certain counted as 0.
 """
 
 from __future__ import annotations
@@ -12,13 +16,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relutrim.bounds.values import flat
+from relutrim.bounds.interval import forward_radius
 from relutrim.domain.region import Region
-from relutrim.network.graph import Network
+from relutrim.graph.graph import Network
+from relutrim.intervals import Interval, flat
+from relutrim.prove.deadline import Deadline
 from relutrim.search.climb import Targets, grouped
 
-_CHUNK_BYTES = 64 * 2**20
+_CHUNK_BYTES, _VALUE_BYTES = 64 * 2**20, 256 * 2**20
+"""What one value of so many inputs may take at most, and what all that ReLUs read of them may."""
 _START_BYTES = 256 * 2**20
+_USELESS = 1e-6
+"""A radius for the whole domain that hides states."""
 
 
 @dataclass(eq=False)
@@ -74,6 +83,12 @@ class Witnesses:
         self.network = network
         self.region = region
         self.radii = {relu.name: radii[relu.inputs[0]].flatten() for relu in network.relus}
+        self._own = any(bool((radius > _USELESS).any()) for radius in self.radii.values())
+        if not region.bounded:
+            somewhere = network.run(region.minimisers(region.lo.new_zeros(1, region.size)))
+            for relu in network.relus:  # what depends on values from nowhere is NaN
+                known = ~somewhere[relu.inputs[0]].isnan().flatten()
+                self.radii[relu.name] = torch.where(known, 0.0, torch.inf).to(region.lo)
         self.pool: list[Tensor] = []
         self.noted: Callable[[Tensor], None] | None = None
         """Told of every input that enters the pool."""
@@ -81,11 +96,12 @@ class Witnesses:
         self.starts = Starts(region.lo, region.size)
         self.seen = {name: _nothing(radius) for name, radius in self.radii.items()}
         widest = max([network.input.size, *(network.size(node.name) for node in network.nodes)])
-        self.chunk = max(1, min(8192, _CHUNK_BYTES // (8 * widest)))
+        read = max(1, sum(network.size(relu.name) for relu in network.relus))
+        self.chunk = max(1, min(8192, _CHUNK_BYTES // (8 * widest), _VALUE_BYTES // (8 * read)))
 
-    def observe(self, points: Tensor) -> int:
+    def observe(self, points: Tensor, deadline: Deadline | None = None) -> int:
         """Run inputs through the network and note new states; inputs not provably in the domain are passed
-        over.
+        over, and so are all but the first ones where time is up.
 
         Returns how many inputs counted.
         """
@@ -95,10 +111,12 @@ class Witnesses:
             counted += len(inside)
             if len(inside):
                 self._note(inside)
+            if deadline is not None and deadline.passed:
+                break
         return counted
 
     def _note(self, points: Tensor) -> None:
-        values = self.network.run(points, until=[relu.inputs[0] for relu in self.network.relus])
+        values, radii = self._values(points)
         useful: dict[int, int] = {}
         noted: list[tuple[Tensor, Tensor, Tensor]] = []
         for relu in self.network.relus:
@@ -109,7 +127,7 @@ class Witnesses:
             finite, infinite = y.isfinite(), torch.full_like(y, torch.inf)
             high, high_row = y.where(finite, -infinite).max(0)
             low, low_row = y.where(finite, infinite).min(0)
-            radius = self.radii[relu.name]
+            radius = radii.get(relu.inputs[0], self.radii[relu.name])
             on, off = high > radius, low < -radius
             never_on, never_off = seen.active < 0, seen.inactive < 0
             up = (high > seen.highest) & never_on & ~on
@@ -132,6 +150,28 @@ class Witnesses:
                 witness[neurons] = rows
             if self.noted is not None:
                 self.noted(self.pool[-1])
+
+    def _values(self, points: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """What a forward pass computes, and radii for this batch where those of the domain are useless.
+        Without ends, values that may be wrong by as much are 0, and NaN where nobody knows.
+        """
+        names = [relu.inputs[0] for relu in self.network.relus]
+        if self.region.bounded and not self._own:
+            return self.network.run(points, until=names), {}
+        if self.region.bounded:
+            kept, hull, wanted = dict[str, Tensor](), dict[str, Interval](), {*names}
+            for name, y in self.network.steps(points):
+                hull[name] = Interval(y.amin(0, keepdim=True), y.amax(0, keepdim=True))
+                if name in wanted:
+                    kept[name] = y
+            return kept, {name: r.flatten() for name, r in forward_radius(self.network, hull).items()}
+        values = self.network.run(points)
+        radii = forward_radius(self.network, {name: Interval(y, y) for name, y in values.items()})
+        for name in names:
+            value, radius = values[name], radii[name]
+            unsure = torch.where(value.isfinite() & radius.isfinite(), 0.0, torch.nan)
+            values[name] = torch.where(value.abs() > radius, value, unsure)
+        return values, {}
 
     def _raise(
         self, seen: Seen, points: Tensor, up: Tensor, high_row: Tensor, down: Tensor, low_row: Tensor

@@ -19,9 +19,11 @@ import numpy as np
 
 from relutrim.certificate.check.archive import MODELS, Archive, need, open_archive, sha256
 from relutrim.certificate.check.call import MOST
+from relutrim.certificate.check.cuts import Cuts
 from relutrim.certificate.check.domain import Domain
 from relutrim.certificate.check.equal import Comparison, Hint, Hints
-from relutrim.certificate.check.maps import Graph, Map
+from relutrim.certificate.check.kinds import is_onnx
+from relutrim.certificate.check.maps import Affine, Graph, Map
 from relutrim.certificate.check.proofs import Proofs
 from relutrim.certificate.check.ranges import Ranges
 from relutrim.certificate.check.read import read
@@ -34,6 +36,8 @@ SECONDS = 600.0
 """How long a check may take, unless someone says otherwise."""
 _FOREVER = float("inf")
 NAMES = {"model": "MODEL", "out": "OUT"}
+EXPRESSIONS, CUTS = "expressions", "cuts"
+"""The two comparisons: of expressions, whatever was rewritten, or of what was cut away."""
 
 
 @dataclass
@@ -53,11 +57,17 @@ def check(
     tolerance: float | None = None,
     translated: Callable[[str], bytes | None] | None = None,
     seconds: float = SECONDS,
+    *,
+    names: tuple[str, str] = ("", ""),
+    output_relu: bool = False,
 ) -> Report:
     """Prove everything that the certificate claims, or raise: :class:`CheckFailed` where a claim is not
     proved.
 
-    ``translated`` gives the ONNX of a model in another format (``model`` or ``out``), where someone can tell.
+    ``names`` are those of the files: a model whose name ends in ``.onnx`` or ``.onnx.gz`` is read here, and
+    in no other way; without a name its content says what it is. ``translated`` gives the ONNX of a model in
+    another format (``model`` or ``out``), where someone can tell. ``output_relu`` means MODEL with a ReLU
+    behind each output.
     """
     with _answered():
         deadline, report, archive = time.monotonic() + seconds, Report(), open_archive(certificate)
@@ -65,25 +75,63 @@ def check(
             raise InputError(
                 f"a tolerance of {tolerance:g} makes no sense; it is how far outputs may be away"
             )
-        domain = replace(_domain(archive), deadline=deadline)
+        cuts = _comparison(archive) == CUTS
+        domain = replace(_domain(archive, infinite=cuts), deadline=deadline)
         model_content, out_content = (
-            _certified(archive, key, content, report, translated, deadline)
-            for key, content in (("model", model), ("out", out))
+            _certified(archive, key, name, content, report, translated, deadline, opaque=cuts)
+            for key, name, content in zip(NAMES, names, (model, out), strict=True)
         )
-        before = read_front(model_content, "model", deadline, domain)
-        after = read_front(out_content, "out", deadline, domain)
-        _same_ends(before, after)
+        relus = _output_relus(archive, output_relu)
+        before = read_front(model_content, "model", deadline, domain, output_relu=relus, opaque=cuts)
+        after = read_front(out_content, "out", deadline, domain, opaque=cuts)
+        same_ends(before, after)
         _covered(domain, asked, before, report)
-        streams = {"words": "int32", "numbers": "float64", "bytes": "uint8"}
-        proofs = Proofs(*(archive.array(f"proof.{name}", dtype, (-1,)) for name, dtype in streams.items()))
-        ranges = prove_ranges(before, domain, proofs, report, deadline)
-        comparison = Comparison(before, ranges, _hints(archive, "layers", before))
-        _claimed_slack(archive, comparison, report)
-        bounds = comparison.bounds(after, _hints(archive, "out", after))
+        if cuts:
+            bounds = Cuts(before, after, domain, deadline).bounds()
+            report.lines += _said_of_cuts(before, after)
+        else:
+            bounds = _by_expressions(archive, before, after, domain, report, deadline)
+        if out_content == model_content and not relus:
+            report.lines.append("OUT is MODEL, byte for byte")
+            bounds = [np.zeros_like(bound) for bound in bounds]
         _claimed_bounds(archive, before, bounds, report)
         if tolerance is not None and not report.bound <= tolerance:
             raise CheckFailed(f"OUT is within {report.bound:.6g} of MODEL, and {tolerance:g} was asked for")
         return report
+
+
+def _comparison(archive: Archive) -> str:
+    """How MODEL and OUT are compared."""
+    found = archive.document.get("comparison", EXPRESSIONS)
+    if found not in (EXPRESSIONS, CUTS):
+        raise InputError(f"the certificate asks for a comparison {found!r:.100}, which there is not")
+    return str(found)
+
+
+def _by_expressions(
+    archive: Archive, before: Graph, after: Graph, domain: Domain, report: Report, deadline: float
+) -> list[np.ndarray[Any, Any]]:
+    """What is proved with the certificate's proofs and hints."""
+    streams = {"words": "int32", "numbers": "float64", "bytes": "uint8"}
+    proofs = Proofs(*(archive.array(f"proof.{name}", dtype, (-1,)) for name, dtype in streams.items()))
+    ranges = prove_ranges(before, domain, proofs, report, deadline)
+    comparison = Comparison(before, ranges, _hints(archive, "layers", before))
+    _claimed_slack(archive, comparison, report)
+    return comparison.bounds(after, _hints(archive, "out", after))
+
+
+def _said_of_cuts(before: Graph, after: Graph) -> list[str]:
+    """For a reader: what there is in both, and what is not known of it."""
+    left, all_of = (sum(size for size in graph.sizes if size > 0) for graph in (after, before))
+    nodes = f"{len(after.nodes)} of {len(before.nodes)}, with {left} of {all_of} entries"
+    lines = [f"every node of OUT is one of MODEL with the same coefficients: {nodes}"]
+    opaque = [node.name for node in before.nodes if node.opaque is not None]
+    if opaque:
+        lines.append(
+            f"{len(opaque)} values come from nodes or inputs that the checker does not know; they are the "
+            f"same in both, and may be anything: {', '.join(opaque[:3])}{', ...' if opaque[3:] else ''}"
+        )
+    return lines
 
 
 @contextmanager
@@ -104,10 +152,18 @@ def _answered() -> Iterator[None]:
         ) from None
 
 
-def read_front(content: bytes, key: str, deadline: float = _FOREVER, domain: Domain | None = None) -> Graph:
+def read_front(
+    content: bytes,
+    key: str,
+    deadline: float = _FOREVER,
+    domain: Domain | None = None,
+    *,
+    output_relu: bool = False,
+    opaque: bool = False,
+) -> Graph:
     """A model behind the domain's normalisation, with the file named in what goes wrong."""
     try:
-        return read(content, deadline, domain)
+        return read(content, deadline, domain, output_relu=output_relu, opaque=opaque)
     except RelutrimError as error:
         raise error.at(NAMES[key]) from None
 
@@ -145,24 +201,57 @@ def prove_ranges(
 def _certified(
     archive: Archive,
     key: str,
+    name: str,
     content: bytes,
     report: Report,
     translated: Callable[[str], bytes | None] | None,
     deadline: float,
+    *,
+    opaque: bool,
 ) -> bytes:
-    """The model that is certified, if the file is the one that the certificate is about."""
-    said, name = need(archive.document, key, dict), NAMES[key]
+    """The ONNX that is certified, if the file is the one that the certificate is about."""
+    try:
+        plain = is_onnx(name, content)
+    except RelutrimError as error:
+        raise error.at(NAMES[key]) from None
+    said = need(archive.document, key, dict)
     wanted = need(said, "sha256", str)
-    unpacked = content
-    if content[:2] == b"\x1f\x8b" and sha256(content) != wanted:
-        packed = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        unpacked = packed.decompress(content, 64 * MOST)
-        if not packed.eof or packed.unused_data:
-            raise CheckFailed(f"{name} is not one whole gzip file")
-    if sha256(unpacked) == wanted:
-        report.lines.append(f"{name}: sha256 {wanted}{'' if unpacked is content else ', unpacked'}")
-        return unpacked
-    given = said.get("given")
+    if not plain:
+        return _inside(archive, key, content, report, translated, deadline, opaque=opaque)
+    if said.get("given") is not None:
+        raise CheckFailed(f"the certificate is not about {NAMES[key]} itself, which is ONNX; make a new one")
+    unpacked = _unpacked(key, content)
+    if sha256(unpacked) != wanted:
+        raise CheckFailed(
+            f"{NAMES[key]} is not the file that the certificate is about: its sha256 is another"
+        )
+    report.lines.append(f"{NAMES[key]}: sha256 {wanted}{'' if unpacked is content else ', unpacked'}")
+    return unpacked
+
+
+def _unpacked(key: str, content: bytes) -> bytes:
+    if content[:2] != b"\x1f\x8b":
+        return content
+    packed = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    found = packed.decompress(content, 64 * MOST)
+    if not packed.eof or packed.unused_data:
+        raise CheckFailed(f"{NAMES[key]} is not one whole gzip file")
+    return found
+
+
+def _inside(
+    archive: Archive,
+    key: str,
+    content: bytes,
+    report: Report,
+    translated: Callable[[str], bytes | None] | None,
+    deadline: float,
+    *,
+    opaque: bool,
+) -> bytes:
+    """The ONNX in the certificate, for a file of another format, if someone can tell that both are one."""
+    said, name = need(archive.document, key, dict), NAMES[key]
+    given, wanted = said.get("given"), need(said, "sha256", str)
     if not isinstance(given, dict) or sha256(content) != given.get("sha256"):
         raise CheckFailed(f"{name} is not the file that the certificate is about: its sha256 is another")
     inside = archive.models.get(MODELS[key])
@@ -170,36 +259,56 @@ def _certified(
         raise CheckFailed(f"the certificate holds no ONNX for {name}, or another one than it says")
     report.lines.append(f"{name}: sha256 {given['sha256']}, through the ONNX inside, sha256 {wanted}")
     other = None if translated is None else translated(key)
-    if other is None or _numbers(read_front(other, key, deadline)) != _numbers(
-        read_front(inside, key, deadline)
-    ):
+    graphs = [read_front(one, key, deadline, opaque=opaque) for one in (other, inside) if one is not None]
+    if other is None or not same(*graphs):
         raise CheckFailed(f"not checked: that the ONNX inside is what {name} computes; use 'relutrim check'")
     return inside
+
+
+def _output_relus(archive: Archive, asked: bool) -> bool:
+    """Whether ReLUs are to be put behind MODEL's outputs. In another format they are in the ONNX inside."""
+    said = need(archive.document, "model", dict)
+    if said.get("given") is not None:
+        return False
+    if (said.get("output_relu", False) is True) != asked:
+        what = "MODEL as it is" if asked else "MODEL with a ReLU behind each output (--output-relu)"
+        raise CheckFailed(f"not checked: the certificate is about {what}")
+    return asked
+
+
+def same(one: Graph, other: Graph) -> bool:
+    """Whether two models consist of the same, apart from the names of what is inside."""
+    ends = [(graph.input_name, list(graph.outputs)) for graph in (one, other)]
+    return ends[0] == ends[1] and bool(_numbers(one) == _numbers(other))
 
 
 def _numbers(graph: Graph) -> Any:
     """All that a graph consists of, apart from names."""
     nodes = [
-        (node.inputs, node.operation and [node.operation.bias.tobytes(), *map(_arrays, node.operation.maps)])
-        for node in graph.nodes
+        (node.inputs, node.opaque, node.operation and _coefficients(node.operation)) for node in graph.nodes
     ]
     ends = [(value.number, value.shape, value.steps) for value in graph.outputs.values()]
-    return graph.shape, graph.sizes, nodes, ends
+    return graph.shape, graph.sizes, nodes, ends, graph.around
+
+
+def _coefficients(operation: Affine) -> list[Any]:
+    return [operation.bias.tobytes(), *map(_arrays, operation.maps)]
 
 
 def _arrays(one: Map) -> list[Any]:
     return [None if array is None else (array.shape, array.tobytes()) for array in vars(one).values()]
 
 
-def _domain(archive: Archive) -> Domain:
-    lo = archive.array("domain.lo", "float64", (-1,))
+def _domain(archive: Archive, *, infinite: bool) -> Domain:
+    lo = archive.array("domain.lo", "float64", (-1,), infinite=infinite)
     hi, rows = (
-        archive.array("domain.hi", "float64", lo.shape),
+        archive.array("domain.hi", "float64", lo.shape, infinite=infinite),
         archive.array("domain.rows", "float64", (-1, lo.size)),
     )
     ends = [f"domain.{name}" for name in ("lower", "upper")]
     lower, upper = (archive.array(name, "float64", (len(rows),), infinite=True) for name in ends)
-    if not ((lo <= hi).all() and (lower <= upper).all()) or len(rows) > 1024:
+    some = (lo <= hi) & (lo < np.inf) & (hi > -np.inf)
+    if not (some.all() and (lower <= upper).all()) or len(rows) > 1024:
         raise InputError("the certified domain is empty, or has too many constraints")
     if not {"domain.mean", "domain.std"} & set(archive.arrays):
         return Domain(lo, hi, rows, lower, upper)
@@ -224,7 +333,7 @@ def _covered(domain: Domain, asked: Asked | None, graph: Graph, report: Report) 
         report.lines.append("the domain asked for lies in it")
 
 
-def _same_ends(before: Graph, after: Graph) -> None:
+def same_ends(before: Graph, after: Graph) -> None:
     """Inputs and outputs of both must be called the same and have the same shapes (a softmax along an axis is
     another one in another shape), and tails be the same.
     """

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from relutrim.certificate.check import SECONDS, Asked, check
+from relutrim.certificate.check.archive import unique
 from relutrim.errors import InputError, RelutrimError, one_line
 
 _LARGEST = 2**31
@@ -36,6 +38,8 @@ def _asked(box: list[float] | None, path: Path | None) -> Asked | None:
         return None if box is None else Asked(*box)
     names = ("lo", "hi", "rows", "lower", "upper", "mean", "std")
     try:
+        with zipfile.ZipFile(path) as archive:
+            unique(archive)
         with np.load(path, allow_pickle=False) as found:
             return Asked(**{name: found[name].astype(np.float64) for name in names if name in found})
     except Exception as error:  # of zip, of numpy: whatever it is
@@ -52,13 +56,16 @@ def main(arguments: list[str] | None = None) -> int:
     domain = parser.add_mutually_exclusive_group()
     domain.add_argument("--box", type=float, nargs=2, metavar=("LO", "HI"))
     domain.add_argument("--domain", type=Path, metavar="F.npz", help="lo, hi [rows lower upper] [mean std]")
+    parser.add_argument("--output-relu", action="store_true", help="MODEL was compressed with this option")
     parser.add_argument("--tolerance", type=float, metavar="EPS")
     parser.add_argument("--time-limit", type=float, default=SECONDS, metavar="S", help="[%(default)g]")
     options = parser.parse_args(arguments)
     try:
         model, out, proof = map(content, (options.model, options.out, options.certificate))
         asked = _asked(options.box, options.domain)
-        report = check(model, out, proof, asked, options.tolerance, seconds=options.time_limit)
+        names = options.model.name, options.out.name
+        more = {"names": names, "output_relu": options.output_relu, "seconds": options.time_limit}
+        report = check(model, out, proof, asked, options.tolerance, **more)
     except RelutrimError as error:
         print(f"rejected: {one_line(str(error))}", file=sys.stderr)
         return error.exit_code

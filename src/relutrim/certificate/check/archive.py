@@ -80,11 +80,20 @@ def open_archive(content: bytes) -> Archive:
         raise InputError(f"this is not a whole certificate ({type(error).__name__}: {error})") from None
 
 
+def unique(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """The entries by their names, none of which may be there twice: readers take either."""
+    entries = archive.infolist()
+    found = {entry.filename.casefold(): entry for entry in entries if "\0" not in entry.orig_filename}
+    if len(found) != len(entries):
+        raise InputError(f"it has {len(entries)} entries, some of them twice")
+    return {entry.filename: entry for entry in entries}
+
+
 def _read(archive: zipfile.ZipFile) -> Archive:
-    entries = {entry.filename: entry for entry in archive.infolist()}
-    count = len(archive.infolist())
-    if count > MOST_ENTRIES or len(entries) != count or DOCUMENT not in entries:
-        raise InputError(f"it has {count} entries, some of them twice, or no {DOCUMENT}")
+    entries = unique(archive)
+    count = len(entries)
+    if count > MOST_ENTRIES or DOCUMENT not in entries:
+        raise InputError(f"it has {count} entries, or no {DOCUMENT}")
     if any(one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for one in entries.values()):
         raise InputError("it is packed in a way that certificates are not")
     sizes = {name: entry.file_size for name, entry in entries.items()}
@@ -100,7 +109,9 @@ def _read(archive: zipfile.ZipFile) -> Archive:
             raise InputError(f"{name!r} is not {sizes[name]} bytes")
         return found
 
-    document = json.loads(content(DOCUMENT).decode("utf-8"), parse_constant=_refuse)
+    document = json.loads(
+        content(DOCUMENT).decode("utf-8"), parse_constant=_refuse, object_pairs_hook=_members
+    )
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise InputError(f"this is no certificate of the kind {SCHEMA}")
     listed = need(document, "arrays", dict)
@@ -124,6 +135,12 @@ def _array(content: bytearray, name: str, said: Any) -> np.ndarray[Any, Any]:
     found = np.frombuffer(content, kind).reshape(shape)
     found.flags.writeable = False
     return found
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) != len(pairs):
+        raise InputError("an object of the certificate's document has a member twice")
+    return dict(pairs)
 
 
 def _refuse(word: str) -> Any:

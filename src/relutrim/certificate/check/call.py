@@ -58,9 +58,17 @@ class Draft:
     spent: int = 0
 
     def spend(self, *arrays: Any) -> None:
-        """Raise when all numbers that are kept are too many, or when it takes too long."""
+        """Count numbers that are kept."""
         self.spent += sum(getattr(one.base, "size", one.size) for one in arrays if one is not None)
-        if time.monotonic() > self.deadline or self.spent > 4 * MOST:
+        self.reserve(0)
+
+    def back_to(self, count: int) -> None:
+        """Forget all but the first nodes."""
+        del self.nodes[count:], self.sizes[count + 1 :]
+
+    def reserve(self, count: int) -> None:
+        """Raise if so many numbers, about to be made, would be too many, or when it takes too long."""
+        if time.monotonic() > self.deadline or self.spent + count > 4 * MOST:
             raise CheckFailed("not checked: the model is too large, or takes longer to read than the limit")
 
 
@@ -140,7 +148,7 @@ class Call:
         """
         factors = [np.asarray(factor, np.float64) for factor, _ in terms]
         shape = np.broadcast_shapes(*(v.shape for _, v in terms), *(f.shape for f in factors), np.shape(plus))
-        size_of(shape)
+        self.draft.reserve(len(terms) * size_of(shape))
 
         def wide(array: Any) -> Any:
             return np.broadcast_to(array, shape).reshape(-1)

@@ -11,6 +11,8 @@ from typing import Any
 from relutrim.errors import InputError, UnsupportedError
 
 MOST_FIELDS = 2**20
+_DEEPEST = 100
+"""What protobuf reads."""
 _SIZES = {1: 8, 5: 4}
 
 
@@ -22,8 +24,10 @@ def count_fields(content: bytes, kind: Any) -> int:
         raise InputError("this is not an ONNX model (it ends too early)") from None
 
 
-def _left(content: memoryview, kind: Any, left: int) -> int:
+def _left(content: memoryview, kind: Any, left: int, depth: int = 0) -> int:
     """How many more there may be behind this message."""
+    if depth > _DEEPEST:
+        raise InputError("this is not an ONNX model (messages lie in each other too deep)")
     at = 0
     while at < len(content):
         if left <= 0:
@@ -40,7 +44,7 @@ def _left(content: memoryview, kind: Any, left: int) -> int:
             raise IndexError
         field = kind.fields_by_number.get(tag >> 3)
         if wire == 2 and field is not None and field.message_type is not None:
-            left = _left(content[at : at + size], field.message_type, left)
+            left = _left(content[at : at + size], field.message_type, left, depth + 1)
         elif wire == 2 and field is not None and field.cpp_type not in _wide(field):
             left -= size  # integers, which take eight bytes each
         at += size

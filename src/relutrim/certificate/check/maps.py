@@ -82,7 +82,7 @@ class Affine:
 @dataclass(frozen=True, eq=False)
 class Node:
     """What makes a value of earlier ones, by their numbers (the input is 0): an affine function, or a ReLU
-    of one value (None).
+    of one value (None), or what the checker does not know.
     """
 
     operation: Affine | None
@@ -90,11 +90,15 @@ class Node:
     name: str
     minor: bool = False
     """Whether it only compares entries of a maximum: there are many of those, and intervals have to do."""
+    opaque: bytes | None = None
+    """Of a node that is not known: all that it consists of, apart from the values that it reads."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor: its number among the values, its shape, and the steps that are taken at the very end."""
+    """A tensor: its number among the values, its shape, and the steps that are taken at the very end. One of
+    a shape that is not known has a step that is not known.
+    """
 
     number: int
     shape: tuple[int, ...]
@@ -103,15 +107,19 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Nodes in order; node ``i`` makes value ``i + 1``, which has ``sizes[i + 1]`` entries."""
+    """Nodes in order; node ``i`` makes value ``i + 1``, which has ``sizes[i + 1]`` entries (-1 if that is not
+    known).
+    """
 
     shape: tuple[int, ...]
     nodes: tuple[Node, ...]
     sizes: tuple[int, ...]
     outputs: dict[str, Value]
     input_name: str
+    around: bytes = b""
+    """What nodes that are not known may depend on: functions, and the versions of operators."""
 
     @property
     def layers(self) -> list[int]:
         """The numbers of the ReLUs' nodes, in order."""
-        return [i for i, node in enumerate(self.nodes) if node.operation is None]
+        return [i for i, node in enumerate(self.nodes) if node.operation is None and node.opaque is None]

@@ -19,6 +19,9 @@ from relutrim.certificate.check.maps import Map, Value
 from relutrim.certificate.check.rounding import Array, quotient
 from relutrim.errors import InputError, UnsupportedError
 
+_FAR = 2.0**64
+"""How large the ends of a clip may be."""
+
 # Moves.
 
 
@@ -42,6 +45,7 @@ def _moved(call: Call) -> list[Tensor]:
 
     def made(moved: Any) -> Value:
         at, values = moved.reshape(-1), [k for k, one in enumerate(data) if isinstance(one, Value)]
+        call.draft.reserve(len(values) * at.size)
         maps = [Map(np.where((at >= starts[k]) & (at < starts[k + 1]), at - starts[k], -1)) for k in values]
         return call.emit(maps, [call.value(k) for k in values], moved.shape, numbers[at])
 
@@ -59,8 +63,14 @@ def _agreed(call: Call, shape: tuple[int, ...]) -> None:
         raise UnsupportedError(f"its axes {axes} are not in order")
     if kind == "Squeeze" and call.given(1) is not None and not call.numbers(1, "axes"):
         raise UnsupportedError("it has a list of axes that is empty")
-    if kind == "Split" and call.attribute("num_outputs", len(call.node.output)) != len(call.node.output):
-        raise UnsupportedError(f"it has {len(call.node.output)} outputs, and says another number")
+    if kind == "Flatten" and not -len(shape) <= call.attribute("axis", 1) <= len(shape):
+        raise InputError(f"it has no axis {call.attribute('axis', 1)}")
+    if kind == "Split":
+        _split_agreed(call, shape[call.attribute("axis", 0)])
+    if kind == "Slice" and call.given(3) is not None:
+        named = [range(len(shape))[axis] for axis in call.numbers(3, "axes") or []]
+        if len(set(named)) != len(named):
+            raise InputError(f"its axes {named} name one twice")
     if kind == "Slice" and call.given(4) is not None:
         starts, ends, steps = (call.numbers(k, "") or [] for k in (1, 2, 4))
         along = call.numbers(3, "axes") or range(len(starts))
@@ -76,6 +86,22 @@ def _agreed(call: Call, shape: tuple[int, ...]) -> None:
         if not plain or len(pads) != 2 * len(shape):
             raise UnsupportedError("it is no border of one number, with a width for every axis")
         size_of([n + a + b for n, a, b in zip(shape, pads, pads[len(shape) :], strict=False)])
+
+
+def _split_agreed(call: Call, size: int) -> None:
+    """Refuse parts that are not those of an axis of this size; the reference implementation takes what there
+    is.
+    """
+    count, older = len(call.node.output), call.draft.opset < 18
+    parts = call.numbers(1, "split")
+    if parts is None:
+        if call.attribute("num_outputs", count if older else None) != count:
+            raise UnsupportedError(f"it has {count} outputs, and says another number")
+        longest = -(-size // count)
+        if longest * (count - 1) >= size or (older and size % count):
+            raise InputError(f"an axis of {size} is not split into {count} parts")
+    elif len(parts) != count or min(parts) < 0 or sum(parts) != size:
+        raise InputError(f"an axis of {size} is not split into parts of {parts}")
 
 
 def _reference(call: Call, inputs: list[Any]) -> list[Any]:
@@ -192,6 +218,28 @@ def _leaky(call: Call, slope: Any) -> Tensor:
     return call.sum((1.0, call.relu(call.value())), (-np.asarray(slope, np.float64), off))
 
 
+def _clipped(call: Call) -> Tensor:
+    """``min(b, max(a, x)) = b - relu(b - m)`` with ``m = a + relu(x - a)``."""
+    value, older = call.value(), call.draft.opset < 11
+    ends: list[Any] = [
+        call.attribute(name) if older else call.given(at) for at, name in ((1, "min"), (2, "max"))
+    ]
+    low, high = (
+        None if end is None else np.float64(end) if older else call.array(at)
+        for at, end in enumerate(ends, 1)
+    )
+    for end in (low, high):
+        if end is not None and not (np.abs(end) < _FAR).all():
+            raise UnsupportedError(f"it ends at {end}, where nothing of a sum would be left")
+    if low is not None and high is not None and (low > high).any():
+        raise UnsupportedError("its ends are in the wrong order")
+    for end, sign in ((low, 1.0), (high, -1.0)):
+        if end is not None:
+            beyond = call.relu(call.sum((sign, value), plus=-sign * end))
+            value = call.sum((sign, beyond), plus=end)
+    return value
+
+
 def _tail(call: Call) -> Tensor:
     """A step behind the last layer, by what it says about itself."""
     before, kind, older = call.inputs[0], call.node.op_type, call.draft.opset < 13
@@ -223,6 +271,7 @@ HANDLERS: dict[str, Callable[[Call], Any]] = {
     "LeakyRelu": lambda call: _leaky(call, call.attribute("alpha", float(np.float32(0.01)))),
     "PRelu": lambda call: _leaky(call, call.array(1)),
     "Abs": lambda call: _leaky(call, -1.0),
+    "Clip": _clipped,
     **dict.fromkeys(("Softmax", "LogSoftmax", "Sigmoid", "Tanh"), _tail),
 }
 """What each operator makes: a tensor, or a list of them."""

@@ -18,12 +18,13 @@ leaves ends too early, or goes on with the next leaf in its place.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from relutrim.certificate.check.hull import HEAD, KINDS, Bytes, Packed, Program
-from relutrim.certificate.check.levels import States
+from relutrim.certificate.check.levels import Place, States
 from relutrim.certificate.check.ranges import Layer, Ranges
 from relutrim.certificate.check.rounding import Array, Index
 from relutrim.errors import CheckFailed, InputError
@@ -31,6 +32,8 @@ from relutrim.errors import CheckFailed, InputError
 UNIT, INPUT, PART, LEAF, EMPTY, PACKED = range(6)
 _PARTS = 64
 """So many are bounded at once."""
+_DEEPEST = 2**16
+"""So many splits may be above a leaf."""
 _MOST = 2**25
 """Rows, or cuts, of a proof times symbols: no more."""
 Case: TypeAlias = tuple[Array, Array, States, int]
@@ -84,7 +87,7 @@ class Proofs:
         program, levels = Program(ranges, rows.tolist(), cuts), Packed(ranges, self.levels(self._few(ranges)))
         target, least, parts = layer.inputs.take(np.array([entry])), np.inf, list[tuple[Array, Array]]()
         packed = list[tuple[States, list[tuple[Bytes, Bytes]]]]()
-        for lo, hi, states, kind in self.cases(ranges.domain.lo, ranges.domain.hi, {}):
+        for lo, hi, states, kind in self.cases(ranges):
             ranges.in_time()
             if kind == PART:
                 parts.append((lo, hi))
@@ -128,24 +131,88 @@ class Proofs:
             raise CheckFailed(f"not checked: a proof with {count} rows or cuts")
         return count
 
-    def cases(self, lo: Array, hi: Array, states: States) -> Iterator[Case]:
-        """The leaves of the tree that comes next."""
-        kind = int(self.words(1)[0])
-        if kind == UNIT:
-            layer, unit = self.words(2).tolist()
-            for on in (False, True):
-                yield from self.cases(lo, hi, {**states, (layer, unit): on})
-        elif kind == INPUT:
-            axis = range(len(lo))[int(self.words(1)[0])]
-            at = np.clip(self.numbers(1)[0], lo[axis], hi[axis])
-            ends = hi.copy(), lo.copy()
-            ends[0][axis] = ends[1][axis] = at
-            yield from self.cases(lo, ends[0], states)
-            yield from self.cases(ends[1], hi, states)
-        elif kind in (PART, LEAF, EMPTY, PACKED):
-            yield lo, hi, states, kind
+    def cases(self, ranges: Ranges) -> Iterator[Case]:
+        """The leaves of the tree that comes next, in its order."""
+        path, more = _Path(ranges.domain.lo, ranges.domain.hi), True
+        while more:
+            kind = self._descend(path, ranges)
+            if kind not in (PART, LEAF, EMPTY, PACKED):
+                raise InputError(f"a proof has a leaf of kind {kind}")
+            yield path.lo.copy(), path.hi.copy(), dict(path.states), kind
+            more = path.advance()
+
+    def _descend(self, path: _Path, ranges: Ranges) -> int:
+        """Follow the splits down to the next leaf; its kind."""
+        while True:
+            ranges.in_time()
+            kind = int(self.words(1)[0])
+            if kind == UNIT:
+                layer, unit = self.words(2).tolist()
+                path.unit((layer, unit))
+            elif kind == INPUT:
+                path.input(range(len(path.lo))[int(self.words(1)[0])], float(self.numbers(1)[0]))
+            else:
+                return kind
+
+
+@dataclass
+class _Split:
+    """A unit with the state that it had before (None: none), or an input with the ends that it had, and the
+    number between them.
+    """
+
+    place: Place | int
+    before: bool | None = None
+    ends: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    second: bool = False
+
+
+class _Path:
+    """The case where a tree is being read, and the splits on the way to it: a tree may be deeper than
+    Python's stack.
+    """
+
+    def __init__(self, lo: Array, hi: Array) -> None:
+        self.lo, self.hi, self.states = lo.copy(), hi.copy(), dict[Place, bool]()
+        self._splits: list[_Split] = []
+
+    def unit(self, place: Place) -> None:
+        """Go to the case where a unit is off."""
+        self._enter(_Split(place, self.states.get(place)))
+
+    def input(self, axis: int, at: float) -> None:
+        """Go to the case where an input is at most ``at``."""
+        low, high = float(self.lo[axis]), float(self.hi[axis])
+        self._enter(_Split(axis, ends=(low, float(np.clip(at, low, high)), high)))
+
+    def advance(self) -> bool:
+        """Go to the second case of the last split that is in its first; whether there is one."""
+        while self._splits:
+            split = self._splits.pop()
+            if not split.second:
+                split.second = True
+                self._enter(split)
+                return True
+            self._leave(split)
+        return False
+
+    def _enter(self, split: _Split) -> None:
+        if len(self._splits) == _DEEPEST:
+            raise CheckFailed(f"not checked: a proof with more than {_DEEPEST} splits in a row")
+        self._splits.append(split)
+        if isinstance(split.place, int):
+            low, at, high = split.ends
+            self.lo[split.place], self.hi[split.place] = (at, high) if split.second else (low, at)
         else:
-            raise InputError(f"a proof has a leaf of kind {kind}")
+            self.states[split.place] = split.second
+
+    def _leave(self, split: _Split) -> None:
+        if isinstance(split.place, int):
+            self.lo[split.place], _, self.hi[split.place] = split.ends
+        elif split.before is None:
+            del self.states[split.place]
+        else:
+            self.states[split.place] = split.before
 
 
 def _on(ranges: Ranges, layer: Layer, entry: int, sign: int, parts: list[tuple[Array, Array]]) -> float:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -99,6 +99,12 @@ class Ranges:
         """Raise when a check has taken as long as it may: a hostile certificate can ask for a lot."""
         if time.monotonic() > self.deadline:
             raise CheckFailed("not checked: it takes longer than the limit; --time-limit allows for more")
+
+    def until(self, deadline: float) -> None:
+        """What comes next has its own time."""
+        self.deadline = self.symbols.deadline = deadline
+        self.domain = replace(self.domain, deadline=deadline)
+        self.box = replace(self.box, domain=self.domain)
 
     def advance(self) -> Layer | None:
         """Go on to the next layer, which is to be closed by :meth:`close`."""

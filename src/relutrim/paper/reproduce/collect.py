@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from relutrim.errors import InputError
-from relutrim.formats.files import write_text
+from relutrim.io.files import write_text
 from relutrim.paper.recipe import Recipe
 from relutrim.paper.reproduce.cells import cell_table, cells, network_table
 from relutrim.paper.reproduce.headlines import headline_table

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from relutrim.formats.files import replacing
+from relutrim.io.files import replacing
 from relutrim.paper.reproduce.cells import Cell
 from relutrim.paper.reproduce.grid import DEEP, WIDE
 from relutrim.paper.reproduce.headlines import left_and_accuracy

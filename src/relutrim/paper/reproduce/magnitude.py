@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from relutrim.network.graph import Network
-from relutrim.network.operators import Linear
+from relutrim.graph.graph import Network
+from relutrim.graph.operators import Linear
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict
 

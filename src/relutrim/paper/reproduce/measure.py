@@ -17,10 +17,10 @@ import torch
 from relutrim.analysis import analyze_network
 from relutrim.compression import compress_network
 from relutrim.domain import Box, Domain, NormalizedBox
-from relutrim.formats import load
+from relutrim.graph.graph import Network
+from relutrim.graph.operators import Relu
 from relutrim.holdout import held_out
-from relutrim.network.graph import Network
-from relutrim.network.operators import Relu
+from relutrim.io import load
 from relutrim.paper.dataset import Array, Dataset
 from relutrim.paper.reproduce.magnitude import magnitude_pruning
 from relutrim.paper.reproduce.rows import key_of

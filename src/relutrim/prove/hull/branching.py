@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from relutrim.network.operators import Array
+from relutrim.graph.operators import Array
 
 _PRIOR = 4
 """So many splits of average gain and cost are taken for granted of every neuron and side."""
@@ -21,6 +21,8 @@ _LEAST = 0.05
 """No side is worth less than this part of the average (a product would be 0 whatever the other side is), or
 more than its inverse.
 """
+_FAR = 1e200
+"""A bound further below 0 says nothing of a split, and sums of such gains overflow."""
 
 
 class Origin(NamedTuple):
@@ -44,7 +46,7 @@ class Experience:
     def note(self, found: Iterable[tuple[Origin | None, float]]) -> None:
         """Bounds of nodes. A gain counts up to 0, where the node is closed."""
         for origin, bound in found:
-            if origin is None or not origin.bound < 0 or not np.isfinite(bound - origin.bound):
+            if origin is None or not -_FAR < origin.bound < 0 or not np.isfinite(bound - origin.bound):
                 continue
             at = int(origin.on), origin.neuron
             self._gained[at] += min(max(bound - origin.bound, 0.0), -origin.bound)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from relutrim.network.operators import Array
+from relutrim.graph.operators import Array
 from relutrim.prove.hull.program import Index, Row
 from relutrim.rounding import ETA, gamma
 

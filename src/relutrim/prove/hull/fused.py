@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relutrim.network.operators import Array
+from relutrim.graph.operators import Array
 from relutrim.prove.hull.dual import Dual, Level, Multipliers
 from relutrim.prove.hull.program import Index
 from relutrim.prove.hull.way import Look, Rates

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from relutrim.bounds.values import Interval
-from relutrim.network.operators import Array
+from relutrim.graph.operators import Array
+from relutrim.intervals import Interval
 from relutrim.prove.hull.cuts import Cut
 from relutrim.prove.hull.model import Goal, States
 from relutrim.prove.hull.proof import Leaf

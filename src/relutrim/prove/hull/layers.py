@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relutrim.network.operators import Array
+from relutrim.graph.operators import Array
 from relutrim.prove.hull.model import Model
 from relutrim.prove.hull.program import Index
 

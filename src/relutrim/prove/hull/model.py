@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from relutrim.bounds.linear import Backward
-from relutrim.bounds.values import Interval
-from relutrim.network.operators import Array
+from relutrim.graph.operators import Array
+from relutrim.intervals import Interval
 from relutrim.prove.hull.cuts import Cut, Neuron, cut_row, most_violated
 from relutrim.prove.hull.program import Index, Program, Row, lagrangian
 from relutrim.rounding import ETA, gamma

@@ -28,7 +28,7 @@ from itertools import groupby
 
 import numpy as np
 
-from relutrim.network.operators import Array
+from relutrim.graph.operators import Array
 from relutrim.prove.hull.layers import Layer, free_columns, layers_of, too_large, without
 from relutrim.prove.hull.model import Model
 from relutrim.prove.hull.program import Index

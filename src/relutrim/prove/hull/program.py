@@ -10,8 +10,8 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
+from relutrim.graph.operators import Array
 from relutrim.highs import quiet_solver, run
-from relutrim.network.operators import Array
 from relutrim.rounding import ETA, gamma
 
 Index = npt.NDArray[np.int64]

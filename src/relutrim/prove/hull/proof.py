@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from relutrim.bounds.linear import Backward
-from relutrim.bounds.values import Interval
-from relutrim.network.operators import Array
+from relutrim.graph.operators import Array
+from relutrim.intervals import Interval
 from relutrim.prove.hull import packed
 from relutrim.prove.hull.cuts import Cut
 from relutrim.prove.hull.model import Goal, Model

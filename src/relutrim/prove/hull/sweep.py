@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from relutrim.network.operators import Array
+from relutrim.graph.operators import Array
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.ascent import Start, climb
 from relutrim.prove.hull.dual import Dual, Level, heaviest

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relutrim.network.operators import Array
+from relutrim.graph.operators import Array
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.ascent import Start, climb
 from relutrim.prove.hull.branching import Experience, Origin

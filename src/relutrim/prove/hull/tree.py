@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from relutrim.bounds.linear import Backward
-from relutrim.network.operators import Array
+from relutrim.graph.operators import Array
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.growth import INPUTS, Growth
 from relutrim.prove.hull.layers import too_large

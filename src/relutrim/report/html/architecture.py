@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from relutrim.errors import one_line
-from relutrim.network.graph import Network
+from relutrim.graph.graph import Network
 from relutrim.prove.stability import Stability
 from relutrim.report.html.neuron_map import VERDICTS
 from relutrim.report.html.numbers import middle_out

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from relutrim.network.graph import Network
+from relutrim.graph.graph import Network
 from relutrim.rewrite.draft import Step
 
 MEANINGS = {
@@ -48,7 +48,6 @@ NO_NEURONS = frozenset(
         "fuse",
         "hold-biases",
         "lift-relu",
-        "none",
     }
 )
 """Rewrites that take no neuron away."""

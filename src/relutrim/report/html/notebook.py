@@ -11,10 +11,11 @@ from relutrim.prove.verdict import Evidence
 from relutrim.report.html import numbers
 from relutrim.report.html.neuron_map import VERDICTS
 from relutrim.report.html.page import environment
+from relutrim.report.html.prose import hindrances
 
 if TYPE_CHECKING:
-    from relutrim.compression import Compression
     from relutrim.prove.stability import Stability
+    from relutrim.result import Compression
 
 _EVIDENCE = (Evidence.PROOF, Evidence.WITNESS, Evidence.SOLVER, Evidence.DATA)
 
@@ -50,5 +51,8 @@ def compression_fragment(result: Compression) -> str:
         sizes=sizes,
         widths=["-".join(map(str, network.widths)) for network in (before, after)],
         proven=result.deviation.proven,
+        remarks=[
+            one_line(text) for text in hindrances({"obstacle": result.obstacle, "remark": result.remark})
+        ],
         verdicts=Markup(stability_fragment(result.stability)),
     )

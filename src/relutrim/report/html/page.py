@@ -26,15 +26,15 @@ from relutrim.report.html.architecture import drawings
 from relutrim.report.html.environment import machine, versions
 from relutrim.report.html.fates import FATES, MEANINGS, Fate, fates
 from relutrim.report.html.neuron_map import MOST, NARROW, VERDICTS, drawing, payload
-from relutrim.report.html.prose import Claim, analysis_claim, compression_claim, domain_words
+from relutrim.report.html.prose import Claim, analysis_claim, compression_claim, domain_words, hindrances
 from relutrim.report.html.scale import log_places
 from relutrim.report.json import analysis_json, compression_json
 
 if TYPE_CHECKING:
     from relutrim.accuracy import Accuracy
-    from relutrim.compression import Compression, Deviation
     from relutrim.holdout import Holdout
     from relutrim.latency import Latency
+    from relutrim.result import Compression, Deviation
 
 _CLOSEST = 8
 _EVIDENCE = (Evidence.PROOF, Evidence.WITNESS, Evidence.SOLVER, Evidence.DATA)
@@ -70,6 +70,7 @@ def compression_page(
         fate_words=[word for word in FATES if word in seen],
         sizes=_sizes(report),
         deviation=_deviation(result.deviation),
+        origins=[_origin(name, found) for name, found in report["origins"].items()],
         rewrites=[
             {**step, "node": one_line(step["node"]), "detail": one_line(step["detail"])}
             for step in report["rewrites"]
@@ -98,6 +99,7 @@ def analysis_page(
         fate_words=[],
         sizes=[],
         deviation=None,
+        origins=[],
         rewrites=None,
     )
 
@@ -132,7 +134,7 @@ def _rendered(
             most=MOST,
             meanings=MEANINGS,
             closest=_closest(stability),
-            remarks=[one_line(remark) for remark in report["remarks"]],
+            remarks=[one_line(remark) for remark in [*report["remarks"], *hindrances(report)]],
             command=command,
             versions=versions(stability.solver),
             platform=machine(),
@@ -205,6 +207,19 @@ def _layer(layer: LayerStability, fate: Fate | None) -> dict[str, Any]:
         "indices": [
             (verdict.word, layer.count(verdict), numbers.spans(layer.which(verdict))) for verdict in VERDICTS
         ],
+    }
+
+
+def _origin(name: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Where the units of a ReLU come from, in words."""
+    known = sorted({unit for unit in found["units"] if unit is not None})
+    new, layer = found["units"].count(None), found["layer"]
+    other = "" if layer in (None, name) else f" of {one_line(layer)}"
+    parts = [f"{numbers.spans(known)}{other}"] if known else []
+    return {
+        "name": one_line(name),
+        "size": len(found["units"]),
+        "text": "; ".join([*parts, *([f"{new:,} new"] if new else [])]) or "none",
     }
 
 

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from relutrim.compression import Compression
 from relutrim.errors import one_line
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict
 from relutrim.report.html.numbers import about, at_least, at_most
+from relutrim.result import Compression
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,19 @@ def domain_words(domain: dict[str, Any], inputs: int) -> str:
     lower, upper = domain["lower"], domain["upper"]
     entries = f"{inputs:,} entries" if inputs != 1 else "one entry"
     lie = "lie" if inputs != 1 else "lies"
-    if isinstance(lower, float | int) and isinstance(upper, float | int):
-        text = f"all inputs whose {entries} {lie} between {lower:.15g} and {upper:.15g}"
-    else:
+    if isinstance(lower, list) or isinstance(upper, list):
         text = (
             f"all inputs whose {entries} {lie} within their own ranges, the widest of them from "
             f"{_widest(lower, upper)}"
         )
+    elif lower is None and upper is None:
+        text = f"all inputs, whatever their {entries} may be"
+    elif upper is None:
+        text = f"all inputs whose {entries} {lie} above or at {lower:.15g}"
+    elif lower is None:
+        text = f"all inputs whose {entries} {lie} below or at {upper:.15g}"
+    else:
+        text = f"all inputs whose {entries} {lie} between {lower:.15g} and {upper:.15g}"
     if domain["kind"] == "ball":
         text = f"{text} (a box around a point)"
     elif domain["kind"] == "vnnlib":
@@ -52,17 +58,30 @@ def domain_words(domain: dict[str, Any], inputs: int) -> str:
 
 def _widest(lower: Any, upper: Any) -> str:
     """The ends of the widest range, outward in the last digit shown."""
-    low, high = _flat(lower), _flat(upper)
+    low, high = _flat(lower, -math.inf), _flat(upper, math.inf)
     count = max(len(low), len(high))
     low, high = (ends * count if len(ends) == 1 else ends for ends in (low, high))
     a, b = max(zip(low, high, strict=True), key=lambda ends: ends[1] - ends[0])
     return f"{at_least(a)} to {at_most(b)}"
 
 
-def _flat(values: Any) -> list[float]:
+def _flat(values: Any, endless: float) -> list[float]:
     if isinstance(values, list):
-        return [number for value in values for number in _flat(value)]
-    return [float(values)]
+        return [number for value in values for number in _flat(value, endless)]
+    return [endless if values is None else float(values)]
+
+
+def hindrances(report: dict[str, Any]) -> list[str]:
+    """Why a model came back as it was, or as something else, according to the JSON.
+
+    >>> hindrances({"obstacle": None, "remark": "forward() holds a size"})
+    ["What came back is no longer of the module's class: forward() holds a size"]
+    """
+    said = (
+        ("obstacle", "Left as it is, since the model cannot say what would be left"),
+        ("remark", "What came back is no longer of the module's class"),
+    )
+    return [f"{words}: {report[key]}" for key, words in said if report.get(key) is not None]
 
 
 def verdict_words(stability: Stability) -> list[str]:

@@ -1,0 +1,82 @@
+"""Piecewise linear functions as ReLUs and affine maps, exact over the real numbers: no weight is rounded.
+
+Every function takes ``emit``, which applies an operator to values and returns the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from relutrim.errors import UnsupportedError
+from relutrim.graph.operators import Add, Array, Operator, Relu, Scale
+
+V = TypeVar("V")
+
+
+class Emit(Protocol[V]):
+    """Apply an operator."""
+
+    def __call__(self, operator: Operator, /, *inputs: V) -> V:
+        """The result."""
+
+
+def clip(emit: Emit[V], x: V, low: Array | float | None, high: Array | float | None) -> V:
+    """``min(max(x, low), high) = low + relu(x - low) - relu(x - high)``; None is no limit."""
+    if low is None and high is None:
+        return x
+    if low is None:
+        assert high is not None
+        return minimum(emit, x, high)
+    if high is None:
+        return _shifted(emit, emit(Relu(), _shifted(emit, x, -np.asarray(low, float))), low)
+    if (np.asarray(low) > np.asarray(high)).any():
+        raise UnsupportedError(
+            f"its lower limit {low} is above its upper one {high}, so that its result is a constant; "
+            "correct the limits"
+        )
+    above_low = emit(Relu(), _shifted(emit, x, -np.asarray(low, float)))
+    above_high = emit(Relu(), _shifted(emit, x, -np.asarray(high, float)))
+    return _shifted(emit, emit(Add(2), above_low, emit(Scale.exactly(-1.0), above_high)), low)
+
+
+def minimum(emit: Emit[V], x: V, high: Array | float) -> V:
+    """``min(x, high) = high - relu(high - x)``."""
+    return emit(Scale.exactly(-1.0, high), emit(Relu(), emit(Scale.exactly(-1.0, high), x)))
+
+
+def leaky_relu(emit: Emit[V], x: V, slope: Array | float) -> V:
+    """``relu(x) + slope * (x - relu(x))``: one ReLU, so that bounds relax the function once; and, in
+    contrast to ``slope * x + (1 - slope) * relu(x)``, no number that a file would have to round. In floats
+    it is the function itself, since one of the two terms is 0.
+    """
+    return bent(emit, x, lambda below: emit(Scale.exactly(np.asarray(slope, float)), below))
+
+
+def bent(emit: Emit[V], x: V, sloped: Callable[[V], V]) -> V:
+    """The same; ``sloped`` multiplies by the slope."""
+    above = emit(Relu(), x)
+    below = emit(Add(2), x, emit(Scale.exactly(-1.0), above))
+    return emit(Add(2), above, sloped(below))
+
+
+def absolute(emit: Emit[V], x: V) -> V:
+    """``|x|`` is a leaky ReLU of slope -1."""
+    return leaky_relu(emit, x, -1.0)
+
+
+def larger(emit: Emit[V], x: V, y: V) -> V:
+    """``max(x, y) = x + relu(y - x)``."""
+    return emit(Add(2), x, emit(Relu(), emit(Add(2), y, emit(Scale.exactly(-1.0), x))))
+
+
+def smaller(emit: Emit[V], x: V, y: V) -> V:
+    """``min(x, y) = x - relu(x - y)``."""
+    above = emit(Relu(), emit(Add(2), x, emit(Scale.exactly(-1.0), y)))
+    return emit(Add(2), x, emit(Scale.exactly(-1.0), above))
+
+
+def _shifted(emit: Emit[V], x: V, by: Array | float) -> V:
+    return emit(Scale.exactly(shift=by), x) if np.any(by) else x
