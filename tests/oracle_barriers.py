@@ -12,6 +12,7 @@ from mpmath import mpf
 from relutrim.graph import Barrier, Softmax
 from relutrim.graph.operators.barrier import Curve
 from relutrim.graph.operators.curves import (
+    Atan,
     Elu,
     Erf,
     Gelu,
@@ -46,6 +47,7 @@ CURVES: dict[type[Curve], Callable[[Curve, mpf], mpf]] = {
     Sigmoid: lambda _, x: 1 / (1 + mpmath.exp(-x)),
     Tanh: lambda _, x: mpmath.tanh(x),
     Erf: lambda _, x: mpmath.erf(x) if abs(x) < _FAR else mpmath.sign(x),
+    Atan: lambda _, x: mpmath.atan(x),
     Softplus: lambda _, x: _softplus(x),
     Elu: lambda one, x: x if x > 0 else one.alpha * mpmath.expm1(x),
     Gelu: _gelu,

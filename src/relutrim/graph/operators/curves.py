@@ -53,6 +53,17 @@ class Erf(Curve):
 
 
 @dataclass(frozen=True, eq=False)
+class Atan(Curve):
+    """The arc tangent."""
+
+    kind = "Atan"
+    traits = Traits(least=-1.570797, greatest=1.570797, slopes=(0.0, 1.0))
+
+    def curve(self, x: Tensor) -> Tensor:
+        return x.atan()
+
+
+@dataclass(frozen=True, eq=False)
 class Softplus(Curve):
     """``log(1 + exp(x))``.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relutrim.graph.operators import Operator, Relu
-from relutrim.graph.operators.curves import Erf, HardSwish, Mish, Silu
+from relutrim.graph.operators.curves import Atan, Erf, HardSwish, Mish, Silu
 
 PLAIN: dict[str, type[Operator]] = {
     "relu": Relu,
@@ -11,4 +11,5 @@ PLAIN: dict[str, type[Operator]] = {
     "hardswish": HardSwish,
     "mish": Mish,
     "erf": Erf,
+    "atan": Atan,
 }
