@@ -454,9 +454,6 @@ def log_softmax_within(self, x):
 lin = nn.Linear(4, 4)
 REFUSED = {
     "nan": (lambda: spoiled(float("nan")), InputError, "'2'.*NaN"),
-    "half": (lambda: mlp(4, 3, 2).half(), UnsupportedError, "float16.*model.float"),
-    "bfloat16": (lambda: mlp(4, 3, 2).bfloat16(), UnsupportedError, "bfloat16"),
-    "complex": (lambda: nn.Linear(4, 3, dtype=torch.complex64), UnsupportedError, "complex64"),
     "mixed": (mixed, InputError, "does not run.*same dtype"),
     "not to be copied": (locked, UnsupportedError, "cannot be copied"),
     "lazy": (lambda: nn.LazyLinear(3), InputError, "no numbers yet"),

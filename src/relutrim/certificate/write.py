@@ -260,6 +260,7 @@ def certifiable(network: Network, source: bytes | None, *, opaque: bool) -> byte
     from relutrim.io.onnx.write import network_to_proto
 
     if source is None:
+        _check_input(network)
         source = network_to_proto(exactly_storable(network)).SerializeToString(deterministic=True)
     try:
         front = read_front(source, "model", opaque=True)
@@ -272,6 +273,19 @@ def certifiable(network: Network, source: bytes | None, *, opaque: bool) -> byte
         ) from None
     known = front.around == b""
     return source if known or opaque else None
+
+
+def _check_input(network: Network) -> None:
+    """Refuse a model of whose input nothing is followed: an ONNX file of it could not be certified either."""
+    followed = {*network.pinned, *(name for node in network.nodes for name in node.inputs)}
+    opaque = any(node.operator.kind == "Fresh" for node in network.nodes)
+    if opaque and network.input.name not in followed:
+        raise UnsupportedError(
+            "only an input of float32 or float64 numbers is followed, and nothing of this one is, so the model "
+            "cannot be certified, and could not be as ONNX; it can be compressed without a certificate. A "
+            "model in float16 or bfloat16 loses nothing by model.float()",
+            where=f"input {network.input.name!r}",
+        )
 
 
 def exactly_storable(network: Network) -> Network:

@@ -27,10 +27,15 @@ SCALAR_TYPES = {
     6: "float16",
     7: "float32",
     8: "float64",
+    10: "complex64",
+    11: "complex128",
     12: "bool",
     13: "bfloat16",
 }
 """Numbers that the format uses for dtypes; the rest are rarities that no network here can hold."""
+
+_BYTES_OF = {"bfloat16": "V2"}
+"""What numpy has no numbers of is read as bytes, with which nothing computes."""
 
 PROGRAM = "models/model.json"
 REMARKS = "extra/"
@@ -101,7 +106,8 @@ class Archive:
         meta = self._entry(name)[1]["tensor_meta"]
         shape, strides = (tuple(_whole(size) for size in meta[key]) for key in ("sizes", "strides"))
         offset = _whole(meta["storage_offset"])
-        raw = np.frombuffer(self._bytes(self.home(name)), np.dtype(self.dtype(name)))
+        dtype = self.dtype(name)
+        raw = np.frombuffer(self._bytes(self.home(name)), np.dtype(_BYTES_OF.get(dtype, dtype)))
         if math.prod(shape) == 0:
             return np.zeros(shape, raw.dtype)
         last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

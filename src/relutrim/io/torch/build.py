@@ -250,6 +250,11 @@ class Builder:
             if isinstance(operand, Value):
                 self._pinned[self.value(operand).name] = None
 
+    @property
+    def pinned(self) -> tuple[str, ...]:
+        """The values that must stay as they are."""
+        return tuple(self._pinned)
+
     def fresh(self, name: str, shape: Shape, origin: Origin | None = None) -> Value:
         """A value that may be anything."""
         self.room.value(shape)
@@ -274,9 +279,8 @@ class Builder:
             if name != value.name or value.tail:
                 name = self._unique(name)
             made.append(Output(name, value.name, value.tail))
-        pinned = tuple(self._pinned)
-        nodes = live(self._nodes.values(), [*(output.source for output in made), *pinned])
-        network = Network(self.port, nodes, tuple(made), self.dtype, metadata, pinned)
+        nodes = live(self._nodes.values(), [*(output.source for output in made), *self.pinned])
+        network = Network(self.port, nodes, tuple(made), self.dtype, metadata, self.pinned)
         check_graph(network, self.size)
         return network
 

@@ -60,8 +60,9 @@ def run(program: Program, x: torch.Tensor) -> list[torch.Tensor | None]:
     last |= {name: "" for name in program.outputs if name is not None}
     values: dict[str, Any] = {program.inputs[0].name: x}
     for name, make in program.constants.items():
-        if name in last and name not in program.mutable:
-            values[name] = torch.tensor(make().array)
+        array = make().array if name in last and name not in program.mutable else None
+        if array is not None and array.dtype.kind != "V":
+            values[name] = torch.tensor(array)
     for call in program.calls:
         values |= evaluate(call, values)
         for name in call.reads:

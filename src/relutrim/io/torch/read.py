@@ -73,15 +73,9 @@ def read(program: Program, names: Mapping[str, str] | None = None) -> Reading:
 
 
 def network_dtype(program: Program) -> str:
-    """The precision of the network: that of its input."""
+    """The precision of the network: that of its input, or float32 for an input that is not followed."""
     dtype = program.inputs[0].dtype
-    if dtype not in ("float32", "float64") and not dtype.startswith(("int", "uint", "bool")):
-        raise UnsupportedError(
-            f"it holds {dtype} numbers; only float32 and float64 are represented. Convert the model first: "
-            "model.float() loses nothing coming from float16 or bfloat16",
-            where=f"input {program.inputs[0].name!r}",
-        )
-    return dtype if dtype.startswith("float") else "float32"
+    return dtype if dtype in ("float32", "float64") else "float32"
 
 
 class _Reader:
@@ -129,6 +123,8 @@ class _Reader:
                     self.values[out.name] = value
         results = [None if name is None else self.values.get(name) for name in self.program.outputs]
         self.builder.pin([self.values.get(name) for name in self.program.kept])
+        if not self.builder.pinned and not any(isinstance(value, Value) for value in results):
+            results = self._stand_in(results)
         network = self.builder.finish(results, self.program.remarks)
         places = [place for place, value in enumerate(results) if isinstance(value, Value)]
         tensors: dict[str, str] = {}
@@ -136,6 +132,21 @@ class _Reader:
             if isinstance(value, Value):
                 tensors.setdefault(value.tail[-1].name if value.tail else value.name, tensor)
         return Reading(network, tuple(places), tensors, self.names)
+
+    def _stand_in(self, results: Sequence[object]) -> list[object]:
+        """The results, the first one that is not followed and has a row for each input as a fresh value: for a
+        program of which nothing is followed, such as one in half precision.
+        """
+        made = {out.name: out for call in self.program.calls for out in call.outputs if out is not None}
+        made |= {one.name: one for one in self.program.inputs}
+        found = list(results)
+        for place, (name, value) in enumerate(zip(self.program.outputs, results, strict=True)):
+            tensor = made.get(name or "")
+            shape = None if tensor is None else self.program.rows(tensor, tensor.dtype)
+            if tensor is not None and shape is not None and not isinstance(value, Constant):
+                found[place] = self.builder.fresh(self.names.get(tensor.name, tensor.name), shape)
+                break
+        return found
 
     def _made(self, call: Call, name: str) -> Sequence[object]:
         read = [self.values.get(one, Outside()) for one in call.reads]

@@ -131,11 +131,11 @@ class Constant:
 
     def permuted(self, order: Sequence[int]) -> Constant:
         """With the axes in another order."""
-        array = self.array.transpose(order)
         home = self.home
         if home is not None:
             home = replace(home, axes=tuple(home.axes[axis] for axis in order))
-        return Constant(array if isinstance(self.raw, np.ndarray) else self.raw.permute(*order), home)
+        whole = isinstance(self.raw, np.ndarray)
+        return Constant(self.raw.transpose(order) if whole else self.raw.permute(*order), home)
 
 
 @dataclass(frozen=True, eq=False)
