@@ -85,7 +85,7 @@ def harm(model: onnx.ModelProto, network: Network, gone: int, folder: Path | Non
 def module_changed_by_nothing(source: TorchSource) -> bool:
     """Whether a module comes back as another one where nothing is removed from it."""
     network = source.network
-    return _of_state(source, source.edited(network, network, {}, {}), (), {}) is not None
+    return _of_state(source, source.edited(network, network, {}), (), {}) is not None
 
 
 def module_harm(source: TorchSource, gone: int) -> str | None:
@@ -93,7 +93,7 @@ def module_harm(source: TorchSource, gone: int) -> str | None:
     after, kept = without(source.network, {gone})
     near = [node for node in source.network if {node.name, *node.inputs} & {*kept}]
     fields = [field for node in near if node.origin is not None for field in node.origin.fields.values()]
-    made = source.edited(source.network, after, kept, {})
+    made = source.edited(source.network, after, kept)
     return _of_state(source, made, {field.tensor for field in fields}, kept)
 
 

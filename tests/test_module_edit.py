@@ -311,6 +311,9 @@ def test_a_size_in_forward_makes_it_a_program():
     found, obstacle = cut(module, (2, 4, 4), "conv", 1)
     assert obstacle is not None
     assert "shape '[-1, 16]' is invalid" in obstacle
+    assert "with smaller layers its forward() does not run" in obstacle
+    assert "input_shape" not in obstacle
+    assert "--arch" not in obstacle
     assert isinstance(found, fx.GraphModule)
     assert {name: tuple(tensor.shape) for name, tensor in found.named_parameters()} == {
         "conv.weight": (3, 2, 3, 3),

@@ -1,4 +1,4 @@
-"""Models in half precision or with complex numbers: nothing is followed, nothing is refused, nothing is lost."""
+"""Models in half precision or with complex numbers: nothing is refused, nothing is lost."""
 
 from __future__ import annotations
 

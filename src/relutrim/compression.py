@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from relutrim.certificate.groundwork import Groundwork
     from relutrim.certificate.write import Certificate
     from relutrim.io.torch.source import Remade, TorchSource
+    from relutrim.io.torch.verify import Trial
     from relutrim.prove.cascade import Progress
     from relutrim.prove.deadline import Deadline
     from relutrim.rewrite.pipeline import Rewritten
@@ -48,6 +49,8 @@ _REWRITING = 0.6
 """The part of what is left that rewriting gets; looking at both networks, half of the rest."""
 _EXPRESSIONS = 2**13
 """How many neurons a network may have that the checker writes as expressions."""
+_TRIED = 16
+"""On how many inputs, at most, a module is run beside what becomes of it."""
 _LEAST_LOOK, _MOST_LOOK, _LEAST_BOUND = 0.5, 3.0, 2.0
 """Seconds for looking at both networks, at least and at most, and at least for the bound on float32: else as
 many as the rest has taken.
@@ -562,8 +565,12 @@ def _observed(
     if result.stored is not network:
         metadata = as_metadata(result.stored, network, result.kept)
         try:
-            if editor is not None:
+            if isinstance(editor, Source):
                 made = editor.edited(network, result.stored, result.kept, metadata)
+            elif editor is not None:
+                proved = EVIDENCE[wish.evidence] == Evidence.PROOF
+                trial = _trial(network, stability, result) if proved else None
+                made = editor.edited(network, result.stored, result.kept, trial)
         except (UnsupportedError, InputError) as error:
             result, obstacle = as_it_is(network, stability, EVIDENCE[wish.evidence]), str(error)
 
@@ -618,6 +625,17 @@ def _observed(
         obstacle=obstacle,
         elsewhere=result.elsewhere,
     )
+
+
+def _trial(network: Network, stability: Stability, result: Rewritten) -> Trial | None:
+    """On which inputs to run a model beside what becomes of it; None where nothing is proven of them."""
+    from relutrim.io.torch.verify import Trial
+    from relutrim.observe import behind_normalisation, samples
+
+    if not math.isfinite(result.deviation_stored):
+        return None
+    points = behind_normalisation(stability.problem, network, samples(stability, None)[:_TRIED])
+    return Trial(points.cpu(), result.deviation_stored)
 
 
 def _in_float32(

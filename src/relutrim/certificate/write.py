@@ -281,9 +281,9 @@ def _check_input(network: Network) -> None:
     opaque = any(node.operator.kind == "Fresh" for node in network.nodes)
     if opaque and network.input.name not in followed:
         raise UnsupportedError(
-            "only an input of float32 or float64 numbers is followed, and nothing of this one is, so the model "
-            "cannot be certified, and could not be as ONNX; it can be compressed without a certificate. A "
-            "model in float16 or bfloat16 loses nothing by model.float()",
+            "only an input of float32 or float64 numbers is followed, and nothing of this one is, so the "
+            "model cannot be certified, and could not be as ONNX; it can be compressed without a "
+            "certificate. A model in float16 or bfloat16 loses nothing by model.float()",
             where=f"input {network.input.name!r}",
         )
 

@@ -57,7 +57,7 @@ class Archive:
             if sum(entry.file_size for entry in self._zip.infolist()) > LARGEST_FILE:
                 raise InputError(f"it unpacks to more than {LARGEST_FILE} bytes")
             self._root = self._find_root()
-            if self._bytes("byteorder") != b"little":
+            if self.content("byteorder") != b"little":
                 raise UnsupportedError("its numbers are not little-endian; save it on an ordinary machine")
             self._weights = {
                 name: (folder, entry)
@@ -78,7 +78,7 @@ class Archive:
 
     def program(self) -> dict[str, Any]:
         """The graph and its signature."""
-        found: dict[str, Any] = parsed(self._bytes(PROGRAM))
+        found: dict[str, Any] = parsed(self.content(PROGRAM))
         return found
 
     def table(self, folder: str) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Archive:
                 f"it has no {path}; its {folder} are stored in a way that only unpickling can read. Save it "
                 "again with torch.export.save of torch 2.9 or later"
             )
-        found: dict[str, Any] = parsed(self._bytes(path))
+        found: dict[str, Any] = parsed(self.content(path))
         return found
 
     def dtype(self, name: str) -> str:
@@ -107,7 +107,7 @@ class Archive:
         shape, strides = (tuple(_whole(size) for size in meta[key]) for key in ("sizes", "strides"))
         offset = _whole(meta["storage_offset"])
         dtype = self.dtype(name)
-        raw = np.frombuffer(self._bytes(self.home(name)), np.dtype(_BYTES_OF.get(dtype, dtype)))
+        raw = np.frombuffer(self.content(self.home(name)), np.dtype(_BYTES_OF.get(dtype, dtype)))
         if math.prod(shape) == 0:
             return np.zeros(shape, raw.dtype)
         last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
@@ -163,7 +163,8 @@ class Archive:
             )
         return folder, entry
 
-    def _bytes(self, path: str) -> bytes:
+    def content(self, path: str) -> bytes:
+        """What a file in the archive holds."""
         return self._read(self._root + path)
 
     def _read(self, name: str) -> bytes:

@@ -4,7 +4,8 @@
    Every other node, file and name stays as it is, the inputs that the program was recorded with included.
 2. What the program says of shapes and layouts follows: torch's own operators say what becomes of them, on
    tensors without memory.
-3. The archive is read again, and has to be the graph that was meant; evaluated, it has to agree with it.
+3. The archive is read again, and has to be the graph that was meant; evaluated, it has to agree with it. What
+   no edit names, opaque nodes and the bytes of tensors included, has to be what it was.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import torch
 
-from relutrim.errors import InputError, UnsupportedError, one_line
+from relutrim.errors import CheckFailed, InputError, UnsupportedError, one_line
 from relutrim.graph.comparing import check_equal, reading_back
 from relutrim.graph.graph import Network
 from relutrim.graph.slicing import Kept
 from relutrim.io.exported import opened, program_in, stack_of, strings, tensor_of
 from relutrim.io.exported_archive import PROGRAM, REMARKS, SCALAR_TYPES, Archive
-from relutrim.io.exported_state import Array, State, described, without_numbers
+from relutrim.io.exported_state import Array, State, check_state, described, without_numbers
 from relutrim.io.torch.compare import compare
 from relutrim.io.torch.edit import Edited, edited, result_names
 from relutrim.io.torch.evaluate import arguments_of, evaluate, examples_of, operator_of, run
@@ -49,6 +51,8 @@ def edited_exported(
         said = {f"{REMARKS}{name}": text.encode() for name, text in (metadata or {}).items()}
         made = archive.edited(parts | said)
     _check(made, found, reading)
+    with opened(io.BytesIO(content)) as old, reading_back(), opened(io.BytesIO(made)) as new:
+        check_state(old, new, found)
     return made
 
 
@@ -56,8 +60,28 @@ def _check(content: bytes, found: Edited, reading: Reading) -> None:
     """Raise :class:`CheckFailed` unless the archive is the graph that was meant."""
     with reading_back(), opened(io.BytesIO(content)) as archive:
         program = program_in(archive)
+        _check_calls(program, found)
         check_equal(read(program, found.names).network, found.network)
         compare(lambda x, *_: run(program, x), found.network, reading.places, examples_of(program))
+
+
+def _check_calls(program: Program, found: Edited) -> None:
+    """Raise :class:`CheckFailed` unless the calls that were there before, opaque ones included, are those
+    that were meant.
+    """
+    wanted = [call for call in found.program.calls if call.name not in found.new]
+    made = [call for call in program.calls if call.name not in found.new]
+    for one, other in zip_longest(wanted, made):
+        if one is None or other is None or _said_of(one) != _said_of(other):
+            raise CheckFailed(
+                "it reads otherwise than it should; this is a bug in relutrim",
+                where=f"node {(one or other).name!r}",
+            )
+
+
+def _said_of(call: Call) -> tuple[object, ...]:
+    made = [None if out is None else out.name for out in call.outputs]
+    return call.name, call.target, [*call.arguments], repr([*call.arguments.values()]), made
 
 
 class _Editor:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
+from relutrim.errors import CheckFailed
 from relutrim.io.exported import inputs_of
 from relutrim.io.exported_archive import SCALAR_TYPES, Archive, table_path
 from relutrim.io.torch.edit import Edited
@@ -39,6 +40,49 @@ def described(tensor: torch.Tensor) -> dict[str, Any]:
 def without_numbers(array: Array) -> torch.Tensor:
     """A tensor of this type and shape that has no memory."""
     return torch.empty(array.shape, dtype=getattr(torch, str(array.dtype)), device="meta")
+
+
+def check_state(before: Archive, after: Archive, edited: Edited) -> None:
+    """Raise :class:`CheckFailed` unless every tensor of an archive that no edit names, and the bytes of it,
+    are those of the archive before, and all others hold what edits say.
+    """
+    old, new = (_tensors(archive) for archive in (before, after))
+    places = {name: _place(*one) for name, one in old.items()}
+    contents: dict[str, list[Array]] = {}
+    for name, array in edited.tensors.items():
+        contents.setdefault(places[name], []).append(array)
+    for name, (file, entry) in new.items():
+        if name not in old:
+            allowed = [*edited.added.values()]
+        elif name not in edited.tensors and _same_bytes(before, old[name], after, (file, entry)):
+            continue
+        else:
+            allowed = contents.get(places[name], [])
+        if not any(_holds(after, name, array) for array in allowed):
+            raise CheckFailed(
+                "edits have made something else of it than they should; this is a bug in relutrim",
+                where=f"tensor {name!r}",
+            )
+
+
+def _tensors(archive: Archive) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The file of each tensor, and what the archive says of it."""
+    return {
+        name: (f"data/{folder}/{entry['path_name']}", entry)
+        for folder in _PREFIXES
+        for name, entry in archive.table(folder)["config"].items()
+    }
+
+
+def _same_bytes(
+    before: Archive, old: tuple[str, dict[str, Any]], after: Archive, new: tuple[str, dict[str, Any]]
+) -> bool:
+    return old == new and before.content(old[0]) == after.content(new[0])
+
+
+def _holds(archive: Archive, name: str, array: Array) -> bool:
+    found = archive.tensor(name)
+    return (found.dtype, found.shape) == (array.dtype, array.shape) and found.tobytes() == array.tobytes()
 
 
 class State:

@@ -3,43 +3,69 @@
 1. What comes back is a copy of the module, of the same class, in which layers are smaller: its tensors are
    cut or set, and known layers say their new sizes; a layer that computes nothing any more is an identity.
    Names, hooks, modes and whatever else it holds are as they were. It is recorded again, and has to be the
-   graph that was meant.
+   graph that was meant; and run beside the module, opaque nodes included, it has to compute the same.
 2. Where its code cannot say that (a new step, a size that forward() holds), what comes back is the recorded
    program with the edits, and why. It is recorded again too, and evaluated it has to agree with the graph.
 """
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import torch
 from torch import nn
 
-from relutrim.errors import RelutrimError
+from relutrim.errors import InputError, RelutrimError
 from relutrim.graph.comparing import check_equal
 from relutrim.io.torch.compare import compare
 from relutrim.io.torch.edit import Edited, needed_calls
 from relutrim.io.torch.graph_module import edited_module, set_tensor
 from relutrim.io.torch.module import Recording, copied, record, unwrapped, without_parametrisations
+from relutrim.io.torch.program import reason
 from relutrim.io.torch.read import read
 from relutrim.io.torch.record import Call, Program
+from relutrim.io.torch.verify import Trial, check_computes, check_layers, check_state
 
 
-def applied(module: nn.Module, recording: Recording, edited: Edited) -> tuple[nn.Module, str | None]:
-    """The module with what became of its program; if that is no longer of its class, why."""
+def applied(
+    module: nn.Module, recording: Recording, edited: Edited, trial: Trial | None = None
+) -> tuple[nn.Module, str | None]:
+    """The module with what became of its program; if that is no longer of its class, why. ``trial`` says on
+    what inputs both are run.
+    """
     module, obstacle = unwrapped(module), edited.obstacle
     if obstacle is None:
-        found = _with_layers(module, edited)
         try:
-            _check_recorded(found, recording, edited)
-            return found, None
+            return _checked_layers(module, recording, edited, trial), None
         except RelutrimError as error:
-            obstacle = f"with smaller layers its forward() computes something else ({error})"
+            obstacle = _reason(error)
     program = edited_module(recording.exported, recording.program, edited)
-    compare(program, edited.network, recording.reading.places, recording.examples)
+    check_state(recording.exported, program, edited)
+    compare(copy.deepcopy(program), edited.network, recording.reading.places, recording.examples)
     _check_recorded(program, recording, edited)
+    check_computes(module, program, recording, trial)
     device = next((tensor.device for tensor in module.parameters()), torch.device("cpu"))
     return program.to(device).train(module.training), obstacle
+
+
+def _checked_layers(
+    module: nn.Module, recording: Recording, edited: Edited, trial: Trial | None
+) -> nn.Module:
+    found = _with_layers(module, edited)
+    check_layers(module, found, edited)
+    _check_recorded(found, recording, edited)
+    check_computes(module, found, recording, trial)
+    return found
+
+
+def _reason(error: RelutrimError) -> str:
+    """Why smaller layers do not do. What is said of a model that does not run is meant for one that somebody
+    gave, so only torch's own words are taken from that.
+    """
+    if isinstance(error, InputError) and isinstance(error.__cause__, Exception):
+        return f"with smaller layers its forward() does not run ({reason(error.__cause__)})"
+    return f"with smaller layers its forward() computes something else ({error})"
 
 
 def _check_recorded(module: nn.Module, recording: Recording, edited: Edited) -> None:

@@ -21,7 +21,7 @@ Nodes = dict[str, fx.Node]
 
 def edited_module(exported: ExportedProgram, program: Program, edited: Edited) -> fx.GraphModule:
     """The module that a program is, with edits. Its tensors keep the names that they have in the state."""
-    module = _unlifted(exported)
+    module = unlifted(exported)
     graph = fx.Graph()
     graph.set_codegen(module.graph._codegen)
     old = {node.name: node for node in module.graph.nodes}
@@ -59,7 +59,7 @@ def edited_module(exported: ExportedProgram, program: Program, edited: Edited) -
     return _plain(module, graph)
 
 
-def _unlifted(exported: ExportedProgram) -> fx.GraphModule:
+def unlifted(exported: ExportedProgram) -> fx.GraphModule:
     """The program as a module with tensors of its own, without checks of its inputs' shapes."""
     try:
         module = exported.module(check_guards=False)

@@ -134,8 +134,8 @@ class _Reader:
         return Reading(network, tuple(places), tensors, self.names)
 
     def _stand_in(self, results: Sequence[object]) -> list[object]:
-        """The results, the first one that is not followed and has a row for each input as a fresh value: for a
-        program of which nothing is followed, such as one in half precision.
+        """The results, the first one that is not followed and has a row for each input as a fresh value: for
+        a program of which nothing is followed, such as one in half precision.
         """
         made = {out.name: out for call in self.program.calls for out in call.outputs if out is not None}
         made |= {one.name: one for one in self.program.inputs}

@@ -21,9 +21,10 @@ from relutrim.io.torch.compare import compare
 from relutrim.io.torch.edit import edited
 from relutrim.io.torch.evaluate import examples_of
 from relutrim.io.torch.graph_module import edited_module, module_of
-from relutrim.io.torch.module import Examples, Recording, copied, private_copy, record, recorded
+from relutrim.io.torch.module import Examples, Recording, copied, record, recorded
 from relutrim.io.torch.program import functional, program_of, quiet
 from relutrim.io.torch.record import ROWS
+from relutrim.io.torch.verify import Trial, check_computes, check_state, runnable
 
 _WORTH = 0.1
 """A module becomes its recorded program, which is another class, where that has so much fewer parameters."""
@@ -76,18 +77,20 @@ class TorchSource:
         return Frame(found, frozenset(node.name for node in network.nodes), _WORTH)
 
     def edited(
-        self, before: Network, after: Network, kept: Mapping[str, Kept], metadata: Mapping[str, str]
+        self, before: Network, after: Network, kept: Mapping[str, Kept], trial: Trial | None = None
     ) -> Remade:
-        """The model, read as ``before``, such that it computes ``after``. (It has no metadata.)"""
+        """The model, read as ``before``, such that it computes ``after``; both are run as ``trial`` says."""
         recording = self.recording
         assert before is recording.reading.network
         found = edited(recording.program, recording.reading, after, kept)
         if isinstance(self.model, nn.Module):
-            return Remade(*applied(self.model, recording, found))
+            return Remade(*applied(self.model, recording, found, trial))
         module = edited_module(recording.exported, recording.program, found)
-        compare(module, found.network, recording.reading.places, recording.examples)
+        compare(copy.deepcopy(module), found.network, recording.reading.places, recording.examples)
         made = exported(module, recording.examples, recording.program.batch)
+        check_state(recording.exported, made, found)
         check_program(functional(made)[1], found)
+        check_computes(self.model, module, recording, trial)
         return Remade(made)
 
     def confirm(self, onnx: bytes, model: Any) -> None:
@@ -97,7 +100,7 @@ class TorchSource:
         from relutrim.io.onnx.parse import parse
         from relutrim.io.onnx.read import network_from_proto
 
-        found = model.module() if isinstance(model, ExportedProgram) else private_copy(model)
+        found = runnable(model)
         network = replace(network_from_proto(parse(onnx)), dtype=self.network.dtype)
         try:
             with torch.no_grad():
