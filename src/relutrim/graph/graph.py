@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from relutrim.errors import NetworkError
 from relutrim.graph.operators import Convolution, Fresh, Linear, Operator, Relu, Shape
 from relutrim.graph.origin import Origin
+from relutrim.graph.sharing import Shared
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,7 +73,8 @@ class Network:
 
     ``dtype`` is how the file stores weights (``float32`` or ``float64``); in memory they are float64.
     ``pinned`` are values that something reads which the network does not hold (an opaque node of the model):
-    they must stay what they are, to the last bit.
+    they must stay what they are, to the last bit. ``shared`` are tensors of the source that are read in
+    several places; a network that was made of another one keeps the other's.
 
     >>> import relutrim
     >>> network = relutrim.load(relutrim.demo_model())
@@ -86,6 +88,7 @@ class Network:
     dtype: str = "float32"
     metadata: Mapping[str, str] = field(default_factory=dict)
     pinned: tuple[str, ...] = ()
+    shared: tuple[Shared, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", tuple(_sorted(self.input.name, self.nodes)))
@@ -212,10 +215,16 @@ class Network:
         weights = [o.weight for o in operators if isinstance(o, Linear | Convolution)]
         return sum(weight.size - int((weight != 0).sum()) for weight in weights)
 
-    @property
+    @cached_property
     def parameters(self) -> int:
-        """How many numbers a file stores."""
-        return sum(node.operator.parameters for node in self.nodes)
+        """How many numbers a file stores: those of a tensor that several nodes read count once."""
+        every = sum(node.operator.parameters for node in self.nodes)
+        return every - sum(one.repeated(self.get) for one in self.shared)
+
+    @cached_property
+    def parted(self) -> str | None:
+        """A shared tensor whose readers do not read the same numbers any more; None if there is none."""
+        return next((one.tensor for one in self.shared if not one.whole(self.get)), None)
 
     @cached_property
     def unread_inputs(self) -> list[int]:
@@ -290,9 +299,9 @@ class Network:
 
     def without_origins(self) -> Network:
         """The same nodes as if they were made here: none of their numbers is stored anywhere yet."""
-        if all(node.origin is None for node in self.nodes):
+        if not self.shared and all(node.origin is None for node in self.nodes):
             return self
-        return replace(self, nodes=tuple(replace(node, origin=None) for node in self.nodes))
+        return replace(self, nodes=tuple(replace(node, origin=None) for node in self.nodes), shared=())
 
     def edit(self, *, change: Mapping[str, Node | None] | None = None, **fields: Any) -> Network:
         """A copy in which nodes are replaced (or, with None, removed) and fields changed."""

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from relutrim.graph.graph import Node
+    from relutrim.graph.graph import Network, Node
 
 Numbers = npt.NDArray[np.float64]
 
@@ -76,13 +76,17 @@ class Frame:
     fixed: frozenset[str]
     known: frozenset[str] | None = None
     share: float = 0.0
+    tied: bool = False
+    """Whether all that read one tensor of it go on doing so."""
     refused: list[str] = field(default_factory=list)
     """What did not fit, a name each."""
 
-    def holds(self, nodes: Iterable[Node]) -> bool:
-        """Whether the source can say these nodes."""
-        names = {node.name for node in nodes}
+    def holds(self, network: Network) -> bool:
+        """Whether the source can say this network."""
+        names = {node.name for node in network.nodes}
         others = {*(self.fixed - names), *(set() if self.known is None else names - self.known)}
+        if self.tied and network.parted is not None:
+            others.add(network.parted)
         self.refused.extend(others)
         return not others
 

@@ -41,8 +41,9 @@ def owner_of(header: Mapping[str, Any]) -> bytes:
 
 
 def content_digest(content: Any) -> str:
-    """The sha256 of numbers, arrays, names and dataclasses of them. What a file says besides (metadata) and
-    what is only remembered (fields with an underscore) does not count.
+    """The sha256 of numbers, arrays, names and dataclasses of them. What a file says besides (metadata),
+    where it stores numbers only once (shared), and what is only remembered (fields with an underscore) does
+    not count.
     """
     digest = hashlib.sha256()
     _feed(digest, content)
@@ -57,7 +58,7 @@ def _feed(digest: Any, content: Any) -> None:
         digest.update(plain.tobytes())
     elif dataclasses.is_dataclass(content) and not isinstance(content, type):
         fields = [field.name for field in dataclasses.fields(content)]
-        kept = [name for name in fields if not name.startswith("_") and name != "metadata"]
+        kept = [name for name in fields if not name.startswith("_") and name not in ("metadata", "shared")]
         _feed(digest, (type(content).__name__, [(name, getattr(content, name)) for name in kept]))
     elif isinstance(content, Mapping):
         _feed(digest, sorted(content.items()))

@@ -7,6 +7,7 @@ labels, go together or not at all.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from relutrim.graph.graph import Network, Node
 from relutrim.graph.operators import (
     Add,
+    Array,
     AveragePool,
     Concat,
     Convolution,
@@ -32,6 +34,7 @@ from relutrim.graph.operators import (
     Take,
     Transpose,
 )
+from relutrim.graph.sharing import Place
 
 Index = npt.NDArray[np.int64]
 
@@ -46,9 +49,12 @@ class Slices:
 
 @dataclass(eq=False)
 class Labels:
-    """Labels of the slices of every value; tied ones have the same root."""
+    """Labels of the slices of every value; tied ones have the same root. With ``together``, slices that go
+    with the same slice of a tensor that several nodes read are tied, so that it can be cut as one.
+    """
 
     network: Network
+    together: bool = False
     slices: dict[str, Slices] = field(default_factory=dict)
     parent: list[int] = field(default_factory=list)
     pinned: set[int] = field(default_factory=set)
@@ -59,6 +65,8 @@ class Labels:
             self.slices[node.name] = self._of(node)
         for source in self.network.sources:
             self._pin(self.slices[source])
+        if self.together:
+            self._tie_shared()
 
     def root(self, label: int) -> int:
         """The label that stands for all that are tied to this one."""
@@ -83,6 +91,36 @@ class Labels:
 
     def _tie(self, one: int, other: int) -> None:
         self.parent[self.root(one)] = self.root(other)
+
+    def _tie_shared(self) -> None:
+        for shared in self.network.shared:
+            for group in shared.tensors(self.network.get):
+                fixed = shared.outside and group[0].unchanged
+                along = [self._along(reading.place) for reading in group]
+                for axis in range(group[0].place.stored.rank):
+                    self._tie_all([labels.get(axis) for labels in along], fixed)
+
+    def _along(self, place: Place) -> dict[int, Index]:
+        """The labels of the slices of a tensor, as one place reads it, for each axis along which it can be
+        cut.
+        """
+        node = self.network[place.node]
+        found = _field_labels(node, place.field, self.slices, self.network.shapes)
+        named = zip(place.stored.axes, found, strict=True)
+        return {axis: labels for axis, labels in named if axis is not None and labels is not None}
+
+    def _tie_all(self, labels: list[Index | None], fixed: bool) -> None:
+        """What several places have for the same slices is tied; all of it stays if one place says nothing of
+        them, or if they are ``fixed``.
+        """
+        known = [one for one in labels if one is not None]
+        if fixed or len(known) < len(labels) or len({len(one) for one in known}) > 1:
+            for one in known:
+                self.pinned.update(one.tolist())
+            return
+        for one in known[1:]:
+            for mine, other in zip(one.tolist(), known[0].tolist(), strict=True):
+                self._tie(mine, other)
 
     def _of(self, node: Node) -> Slices:
         operator, shape = node.operator, self.network.shapes[node.name]
@@ -167,6 +205,28 @@ def _passed_on(operator: Operator, before: list[Slices], shapes: list[Shape]) ->
     if isinstance(operator, Concat):
         return _joined(operator, before, shapes)
     return None
+
+
+def _field_labels(
+    node: Node, field: str, slices: Mapping[str, Slices], shapes: Mapping[str, Shape]
+) -> list[Index | None]:
+    """Per axis of a field of an operator the labels of the slices that go with it; None where it is never
+    cut.
+    """
+    operator, own = node.operator, slices[node.name]
+    array: Array = getattr(operator, field)
+    found: list[Index | None] = [None] * array.ndim
+    if isinstance(operator, Linear | Convolution):
+        found[0] = own.labels
+        before = slices[node.inputs[0]]
+        last = len(shapes[node.inputs[0]]) - 1 if isinstance(operator, Linear) else 0
+        if field == "weight" and before.axis == last and getattr(operator, "groups", 1) == 1:
+            found[1] = before.labels
+    elif isinstance(operator, Scale) and shapes[node.name]:
+        behind = len(shapes[node.name]) - own.axis  # broadcasting counts from the last
+        if array.ndim >= behind and array.shape[-behind] != 1:
+            found[array.ndim - behind] = own.labels
+    return found
 
 
 def _grid(slices: Slices, shape: Shape) -> Index:

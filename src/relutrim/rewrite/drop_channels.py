@@ -7,6 +7,9 @@ graph.
    something that stays reads.
 3. **Cut** all others, everywhere. Nothing is rounded and no weight changes, so what stays is exactly what it
    was.
+
+A tensor that several nodes read may come apart by that, and then each of them stores its own part.
+:func:`drop_together` cuts what leaves it one tensor.
 """
 
 from __future__ import annotations
@@ -33,6 +36,16 @@ NAME = "drop-channels"
 def drop_channels(draft: Draft) -> Draft:
     """The draft without the slices that are always 0 or that nobody reads."""
     labels = Labels(draft.network)
+    return _cut(draft, labels, _staying(draft.network, labels, can_be_nonzero(draft)))
+
+
+def drop_together(draft: Draft) -> Draft:
+    """The same without what would make the places that read one tensor need different ones; the draft itself
+    where no tensor is read in several places.
+    """
+    if not draft.network.shared:
+        return draft
+    labels = Labels(draft.network, together=True)
     return _cut(draft, labels, _staying(draft.network, labels, can_be_nonzero(draft)))
 
 

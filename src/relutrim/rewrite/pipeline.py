@@ -112,7 +112,7 @@ def rewrite(
     deadline has passed, what was found by then is the result.
     """
     original = Draft.start(network, stability, weakest, moved)
-    if rewrites != "all" or frame is None or not frame.holds(network.nodes):
+    if rewrites != "all" or frame is None or not frame.holds(network):
         frame = None  # the paper folds whatever that takes; and what is something else already stays that
     rules = Rules(None if rewrites == "leo++" else cost, None, deadline or Deadline(), fold_batch_norm, frame)
     limits = None if allowed is None else allowed.limits

@@ -69,7 +69,7 @@ class Rules:
         """``other`` if it may take the place of ``draft``, which otherwise stays."""
         if other is draft or self.over or not self.allows(other):
             return draft
-        if self.frame is not None and not self.frame.holds(other.network.nodes):
+        if self.frame is not None and not self.frame.holds(other.network):
             return draft
         if self.cost is None:
             return other

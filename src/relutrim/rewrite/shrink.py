@@ -11,7 +11,7 @@ from relutrim.rewrite.collapse import collapse
 from relutrim.rewrite.collinear import merge_multiples, split_opposites
 from relutrim.rewrite.constant_channels import constant_channels, mapped_constants
 from relutrim.rewrite.draft import Draft
-from relutrim.rewrite.drop_channels import drop_channels
+from relutrim.rewrite.drop_channels import drop_channels, drop_together
 from relutrim.rewrite.drop_columns import drop_columns
 from relutrim.rewrite.drop_inactive import drop_inactive
 from relutrim.rewrite.drop_unread import drop_unread
@@ -102,7 +102,7 @@ def _lifted(draft: Draft, layer: DenseLayer) -> Draft:
 
 def _channels(draft: Draft, rules: Rules) -> Draft:
     """What is for channels, and what reads them flattened."""
-    for apply in (drop_channels, constant_channels, merge_kernels):
+    for apply in (drop_together, drop_channels, constant_channels, merge_kernels):
         draft = draft if rules.over else rules.better(draft, apply(draft))
     for node in reversed(draft.network.nodes):
         if node.name in draft.network and not rules.over:

@@ -109,7 +109,9 @@ def sparsify(draft: Draft, limits: Limits, rules: Rules) -> Draft:
     sparse = draft
     linear = [node.name for node in draft.network.nodes if isinstance(node.operator, Linear)]
     for at, name in enumerate(reversed(linear)):
-        sparse = drop_connections(sparse, name, budget, 1 / (len(linear) - at))
+        found = drop_connections(sparse, name, budget, 1 / (len(linear) - at))
+        if found.network.parameters <= sparse.network.parameters:  # a tensor that others read stays one
+            sparse = found
     smaller = shrink(sparse, rules)
     return next((one for one in (smaller, sparse) if one is not draft and fits(one, limits)), draft)
 

@@ -21,7 +21,7 @@ from relutrim.prove.deadline import Deadline
 from relutrim.rewrite.collapse import collapse
 from relutrim.rewrite.collinear import merge_exact_multiples
 from relutrim.rewrite.draft import Draft
-from relutrim.rewrite.drop_channels import drop_channels
+from relutrim.rewrite.drop_channels import drop_channels, drop_together
 from relutrim.rewrite.drop_columns import drop_columns
 from relutrim.rewrite.drop_inactive import drop_inactive
 from relutrim.rewrite.drop_unread import drop_unread
@@ -37,6 +37,7 @@ def cut(draft: Draft, rules: Rules) -> Draft:
     before = None
     while before is not draft:
         before = draft
+        draft = _kept(draft, drop_together(draft), rules)
         for name in [node.name for node in reversed(draft.network.nodes)]:
             layer = dense_layer(draft.network, name)
             if layer is not None:
@@ -59,6 +60,7 @@ def strip(draft: Draft, rules: Rules) -> Draft:
     while before is not draft:
         own = at_once if before is None else rules
         before = draft
+        draft = _kept(draft, drop_together(draft), own)
         for name in [node.name for node in reversed(draft.network.nodes)]:
             layer = dense_layer(draft.network, name)
             for apply in (drop_inactive, merge_exact_multiples) if layer is not None else ():

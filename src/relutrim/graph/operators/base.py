@@ -10,7 +10,7 @@ Shapes never include the batch axis; tensors always do, as their first axis.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -66,9 +66,14 @@ class Operator(ABC):
         """How far the output moves at most when the inputs move by ``r``: ``|W| r`` where it is affine."""
 
     @property
+    def field_counts(self) -> Mapping[str, int]:
+        """How many numbers a file stores for each field of this operator that it stores."""
+        return {}
+
+    @property
     def parameters(self) -> int:
         """How many numbers a file stores for this operator."""
-        return 0
+        return sum(self.field_counts.values())
 
     def reads(self, wanted: Mask, inputs: Sequence[Shape]) -> list[Mask]:
         """Per input, the entries that some ``wanted`` entry of the result may depend on: too many is safe."""

@@ -90,8 +90,8 @@ class Convolution(Affine):
         return per_group * math.prod(kernel), outputs // self.groups * math.prod(kernel)
 
     @property
-    def parameters(self) -> int:
-        return int(self.weight.size + self.bias.size)
+    def field_counts(self) -> Mapping[str, int]:
+        return {"weight": self.weight.size, "bias": self.bias.size}
 
     def multiply_adds(self, entries: int) -> int:
         return entries * math.prod(self.weight.shape[1:])

@@ -72,8 +72,8 @@ class Linear(Affine):
         return [np.asarray(wanted @ (self.weight != 0))]
 
     @property
-    def parameters(self) -> int:
-        return int(self.weight.size + self.bias.size)
+    def field_counts(self) -> Mapping[str, int]:
+        return {"weight": self.weight.size, "bias": self.bias.size}
 
     def multiply_adds(self, entries: int) -> int:
         return entries * int(self.weight.shape[1])

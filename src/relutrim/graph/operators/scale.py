@@ -117,10 +117,11 @@ class Scale(Affine):
         return divisor if fits and not self.shift_radius.any() else None
 
     @property
-    def parameters(self) -> int:
-        return int(
-            (self.scale.size if (self.scale != 1).any() else 0) + (self.shift.size if self.shift.any() else 0)
-        )
+    def field_counts(self) -> Mapping[str, int]:
+        return {
+            "scale": self.scale.size if (self.scale != 1).any() else 0,
+            "shift": self.shift.size if self.shift.any() else 0,
+        }
 
     @property
     def coefficients(self) -> Mapping[str, Coefficient]:
@@ -187,5 +188,5 @@ class BatchNorm(Scale):
         )
 
     @property
-    def parameters(self) -> int:
-        return 2 * int(self.gain.size)
+    def field_counts(self) -> Mapping[str, int]:
+        return {"gain": self.gain.size, "bias": self.gain.size}

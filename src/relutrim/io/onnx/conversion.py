@@ -102,6 +102,13 @@ class Conversion:
         """Whether tensors have a batch axis in front of a value's shape."""
         return self.port.batch is not None
 
+    def root(self, name: str) -> str:
+        """The name under which a tensor is stored, where Identity nodes give it others."""
+        tensor = self.tensors.get(name)
+        if isinstance(tensor, Constant) and self.tensors.get(tensor.name) is tensor:
+            return tensor.name
+        return name
+
     def alone(self, name: str) -> bool:
         """Whether one node or output reads a tensor, and nothing else."""
         readers = self.readers.get(name, ())

@@ -13,6 +13,7 @@ version, metadata, functions, tensors in their layout, whatever protobuf keeps o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,7 @@ from relutrim.io.onnx.held import Array, Place, Tensors, captured, names
 from relutrim.io.onnx.parse import opset_of
 from relutrim.io.onnx.read import network_from_proto
 from relutrim.io.onnx.resize import Resizing, resized
+from relutrim.io.onnx.tensors import FLOATS
 from relutrim.io.order import ordered
 
 _MOST = 2**31 - 1
@@ -72,11 +74,22 @@ def edited(
         raise InputError(
             "with the tensors that change inside of it, the model would pass the 2 GiB that a file holds"
         )
+    if before.shared and after.parameters <= before.parameters and _numbers(copy) > _numbers(model):
+        raise UnsupportedError(
+            "layers that read one tensor would need different ones, and the file would get larger"
+        )
     whole = _whole(copy, folder)
     _check_valid(whole, model)
     with reading_back():
         check_equal(network_from_proto(whole), editor.after)
     return copy
+
+
+def _numbers(model: onnx.ModelProto) -> int:
+    """How many floats its initializers and Constant nodes hold."""
+    tensors = [*model.graph.initializer]
+    tensors += [one.t for node in model.graph.node if node.op_type == "Constant" for one in node.attribute]
+    return sum(math.prod(tensor.dims) for tensor in tensors if tensor.data_type in FLOATS)
 
 
 def _whole(model: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:

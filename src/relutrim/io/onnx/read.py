@@ -28,6 +28,7 @@ from onnx import defs
 from relutrim.errors import InputError, NetworkError, RelutrimError, UnsupportedError
 from relutrim.graph import Network, Node, Output, Port, Reshape
 from relutrim.graph.graph import live
+from relutrim.graph.sharing import Slot, shared_tensors
 from relutrim.io.files import read_bytes
 from relutrim.io.onnx import handlers as _handlers  # noqa: F401  (fills the registry)
 from relutrim.io.onnx.conversion import (
@@ -310,8 +311,24 @@ def _convert(source: _Source, port: Port) -> Reading:
     outputs = _outputs(conversion)
     wanted = [*(output.source for output in outputs), *conversion.pinned]
     read = live(conversion.nodes.values(), wanted)  # handlers made others and then went around them
-    network = Network(port, read, outputs, source.dtype, source.metadata, tuple(conversion.pinned))
+    shared = shared_tensors(read, _slots(graph, conversion), conversion.root)
+    network = Network(port, read, outputs, source.dtype, source.metadata, tuple(conversion.pinned), shared)
     return Reading(network, opaque, mixes)
+
+
+def _slots(graph: onnx.GraphProto, conversion: Conversion) -> dict[str, set[Slot]]:
+    """The inputs of nodes that read each tensor; -1 is what the graphs within a node read, or an output."""
+    found: dict[str, set[Slot]] = defaultdict(set)
+    for node in graph.node:
+        if node.op_type == "Identity" and conversion.root(node.output[0]) != node.output[0]:
+            continue  # another name of its input
+        for place, name in enumerate(node.input):
+            found[conversion.root(name)].add((key_of(node), place))
+        for name in {*_reads(node)} - {*node.input}:
+            found[conversion.root(name)].add((key_of(node), -1))
+    for entry in graph.output:
+        found[conversion.root(entry.name)].add((entry.name, -1))
+    return found
 
 
 def _described(nodes: Sequence[onnx.NodeProto], node: Node) -> str:

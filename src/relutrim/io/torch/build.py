@@ -11,7 +11,7 @@ that reading and writing a network loses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -22,6 +22,7 @@ from relutrim.graph import Fresh, Network, Node, Operator, Output, Port, TailSte
 from relutrim.graph.graph import live
 from relutrim.graph.operators import Array, Shape
 from relutrim.graph.origin import Origin, Stored
+from relutrim.graph.sharing import Slot, shared_tensors
 from relutrim.io.inner import inner
 from relutrim.io.sizes import Room, TooLarge, check_graph
 from relutrim.io.torch.record import Call, Constant
@@ -262,9 +263,11 @@ class Builder:
         self._nodes[name] = Node(name, Fresh(shape), (), origin)
         return Value(name, shape)
 
-    def finish(self, outputs: Sequence[object], metadata: Mapping[str, str]) -> Network:
+    def finish(
+        self, outputs: Sequence[object], metadata: Mapping[str, str], readers: Mapping[str, Collection[Slot]]
+    ) -> Network:
         """The network that computes those of ``outputs`` that are values, or else what the program's opaque
-        nodes read.
+        nodes read; ``readers`` are the arguments of calls that read each tensor of the state.
         """
         values = [(place, value) for place, value in enumerate(outputs) if isinstance(value, Value)]
         if not values and self._pinned:
@@ -280,7 +283,8 @@ class Builder:
                 name = self._unique(name)
             made.append(Output(name, value.name, value.tail))
         nodes = live(self._nodes.values(), [*(output.source for output in made), *self.pinned])
-        network = Network(self.port, nodes, tuple(made), self.dtype, metadata, self.pinned)
+        shared = shared_tensors(nodes, readers)
+        network = Network(self.port, nodes, tuple(made), self.dtype, metadata, self.pinned, shared)
         check_graph(network, self.size)
         return network
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from relutrim.errors import UnsupportedError
 from relutrim.graph.edits import SetTensor, SliceTensor
+from relutrim.graph.sharing import Slot
 from relutrim.io.torch.record import Call, Constant, Program, names
 
 Array = npt.NDArray[Any]
@@ -90,6 +91,25 @@ class Held:
                 return None
             found = wanted
         return found
+
+
+def slots(program: Program, homes: Mapping[str, str]) -> dict[str, set[Slot]]:
+    """The arguments of calls that read each tensor of the state; ``homes`` are the names in the program of
+    these tensors, and of what is moved of nothing but them.
+    """
+    found: dict[str, set[Slot]] = {}
+    for call in program.calls:
+        made = [out.name for out in call.outputs if out is not None]
+        if call.only_sizes or (made and homes.keys() >= {*made}):
+            continue
+        for place, value in enumerate(call.arguments.values()):
+            for name in names(value):
+                if name in homes:
+                    found.setdefault(homes[name], set()).add((call.name, place))
+    for one in (*program.outputs, *program.kept):
+        if one is not None and one in homes:
+            found.setdefault(homes[one], set()).add((one, -1))
+    return found
 
 
 def _moved(call: Call) -> str | None:

@@ -23,6 +23,7 @@ from relutrim.io.torch.affine import AFFINE
 from relutrim.io.torch.aliasing import changes, problem
 from relutrim.io.torch.build import Builder, Opaque, Outside, Value
 from relutrim.io.torch.functions import FUNCTIONS
+from relutrim.io.torch.held import slots
 from relutrim.io.torch.moving import MOVING
 from relutrim.io.torch.record import Call, Constant, Program, Ref
 from relutrim.io.torch.windows import WINDOWS
@@ -125,7 +126,9 @@ class _Reader:
         self.builder.pin([self.values.get(name) for name in self.program.kept])
         if not self.builder.pinned and not any(isinstance(value, Value) for value in results):
             results = self._stand_in(results)
-        network = self.builder.finish(results, self.program.remarks)
+        constants = {name: one for name, one in self.values.items() if isinstance(one, Constant)}
+        homes = {name: one.home.tensor for name, one in constants.items() if one.home is not None}
+        network = self.builder.finish(results, self.program.remarks, slots(self.program, homes))
         places = [place for place, value in enumerate(results) if isinstance(value, Value)]
         tensors: dict[str, str] = {}
         for tensor, value in self.values.items():

@@ -62,8 +62,8 @@ class TorchSource:
     def frame(self, network: Network) -> Frame:
         """What the model can say of the network without another step in place of one that it has: ReLUs that
         are a part of one (a clip is two) do not go by themselves. The code of a module stays as it is, too:
-        without new steps, and with the ReLUs that its forward() computes by a call of its own, or in a layer
-        that it uses more than once.
+        without new steps, with the ReLUs that its forward() computes by a call of its own, or in a layer that
+        it uses more than once, and with one tensor wherever it reads one.
         """
         found = parts(network.nodes) & {relu.name for relu in network.relus}
         if not isinstance(self.model, nn.Module):
@@ -74,7 +74,7 @@ class TorchSource:
             own = [layers.get(key) for key in relu.origin.nodes] if relu.origin is not None else []
             if any(layer is None or uses[layer[1]] > 1 for layer in own):
                 found |= {relu.name}
-        return Frame(found, frozenset(node.name for node in network.nodes), _WORTH)
+        return Frame(found, frozenset(node.name for node in network.nodes), _WORTH, tied=True)
 
     def edited(
         self, before: Network, after: Network, kept: Mapping[str, Kept], trial: Trial | None = None
