@@ -95,8 +95,8 @@ def drawing(layer: LayerStability) -> dict[str, Any]:
     }
 
 
-def payload(layer: LayerStability) -> dict[str, Any]:
-    """What the page's script needs to say what it knows about a neuron.
+def payload(layer: LayerStability, kind: str = "neurons") -> dict[str, Any]:
+    """What the page's script needs to say what it knows about a neuron, or a channel (``kind``).
 
     ``codes`` has a letter per neuron, ``bounds`` the lower and upper ends as float32 in turns, rounded
     outward, so that they are proven still; ``claimed`` the margins that are a solver's word.
@@ -105,6 +105,7 @@ def payload(layer: LayerStability) -> dict[str, Any]:
     claimed = {} if layer.claimed is None else _claims(layer)
     return {
         "name": one_line(layer.name),
+        "unit": kind.removesuffix("s"),
         "shape": list(layer.shape),
         "layout": [layout.width, layout.height, layout.across, _GAP, CELL],
         "codes": _letters(layer.verdict, layer.evidence),

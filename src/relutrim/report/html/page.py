@@ -23,6 +23,7 @@ from relutrim.prove.stability import LayerStability, Stability
 from relutrim.prove.verdict import Evidence, Verdict
 from relutrim.report.html import numbers
 from relutrim.report.html.architecture import drawings
+from relutrim.report.html.channel_map import by_channel, drawn_by_channel
 from relutrim.report.html.environment import machine, versions
 from relutrim.report.html.fates import FATES, MEANINGS, Fate, fates
 from relutrim.report.html.neuron_map import MOST, NARROW, VERDICTS, drawing, payload
@@ -108,8 +109,15 @@ def _rendered(
     stability: Stability, report: dict[str, Any], claim: Claim, command: str | None, **parts: Any
 ) -> str:
     total = sum(layer.size for layer in stability.layers)
-    shown = [layer for layer in stability.layers if layer.size] if total <= MOST else []
-    maps = [(one_line(layer.name), layer, drawing(layer)) for layer in shown]
+    layers = [layer for layer in stability.layers if layer.size]
+    drawn = [by_channel(layer) if drawn_by_channel(layer) else layer for layer in layers]
+    squares = sum(layer.size for layer in drawn)
+    if squares > MOST:
+        layers, drawn = [], []
+    maps = [
+        (one_line(layer.name), layer, drawing(own), "channels" if own is not layer else "neurons")
+        for layer, own in zip(layers, drawn, strict=True)
+    ]
     path = report["model"]["path"] if report.get("model") else None
     style, script = _asset("report.css"), _asset("report.js")
     return (
@@ -130,8 +138,8 @@ def _rendered(
             stable=stability.count(Verdict.ACTIVE) + stability.count(Verdict.INACTIVE),
             words=[verdict.word for verdict in VERDICTS],
             maps=maps,
-            wide_maps=sum(one["view"][0] > NARROW for _, _, one in maps),
-            most=MOST,
+            wide_maps=sum(picture["view"][0] > NARROW for _, _, picture, _ in maps),
+            too_many=squares > MOST,
             meanings=MEANINGS,
             closest=_closest(stability),
             remarks=[one_line(remark) for remark in [*report["remarks"], *hindrances(report)]],
@@ -140,7 +148,7 @@ def _rendered(
             platform=machine(),
             date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             embedded=_json(report),
-            neurons=_json([payload(layer) for layer in shown]),
+            neurons=_json([payload(own, kind) for own, (*_, kind) in zip(drawn, maps, strict=True)]),
             evidence_words=[evidence.word for evidence in _EVIDENCE],
             **parts,
         )

@@ -44,7 +44,7 @@
 
   const lines = (layer, i) => {
     const {verdict, evidence, lower, upper, margin} = facts(layer, i);
-    const text = [`neuron ${i}${place(layer, i)}: ${verdict}`, `evidence: ${RESTS[evidence]}`];
+    const text = [`${layer.unit} ${i}${place(layer, i)}: ${verdict}`, `evidence: ${RESTS[evidence]}`];
     if (!Number.isNaN(margin)) text.push(`margin: at least ${shortened(margin, false)}`);
     text.push(`before the ReLU: ${shortened(lower, false)} to ${shortened(upper, true)}`);
     return text;
