@@ -25,6 +25,7 @@ from relutrim.domain import Box
 from relutrim.errors import CheckFailed
 from relutrim.graph import Fresh
 from relutrim.io import load
+from relutrim.io.onnx.beside import Files
 from relutrim.io.onnx.verify import verify_edited
 
 Numbers = list[Fraction]
@@ -225,14 +226,18 @@ def rounded(step: str, weight: np.ndarray, *, outputs: Sequence[str] = ("y",)) -
     return declared_model(nodes, ["n", 2], {"w": np.eye(2, dtype=np.float32), "v": weight}, outputs=outputs)
 
 
+def files(proto: onnx.ModelProto) -> Files:
+    return Files(proto.SerializeToString())
+
+
 def test_a_mistake_behind_an_opaque_node_is_seen_when_the_file_is_run(tmp_path):
     weight = numbers(2, 2)
     right, wrong = (rounded("Floor", one) for one in (weight, weight + 1))
     onnx.save(wrong, tmp_path / "wrong.onnx")
     network, x = load(tmp_path / "wrong.onnx"), np.array([[1.5, 2.5], [3.5, -0.5]])
-    verify_edited(wrong.SerializeToString(), wrong.SerializeToString(), network, x, 0.0)
+    verify_edited(files(wrong), files(wrong), network, x, 0.0)
     with pytest.raises(CheckFailed, match="off the model's"):
-        verify_edited(right.SerializeToString(), wrong.SerializeToString(), network, x, 0.0)
+        verify_edited(files(right), files(wrong), network, x, 0.0)
 
 
 def test_a_step_that_turns_on_the_last_bit_is_no_mistake(tmp_path):
@@ -241,7 +246,7 @@ def test_a_step_that_turns_on_the_last_bit_is_no_mistake(tmp_path):
     other.graph.initializer[0].raw_data = np.diag([1 - 1e-7, 1]).astype(np.float32).tobytes()
     onnx.save(other, tmp_path / "other.onnx")
     network, x = load(tmp_path / "other.onnx"), np.array([[1.0, 2.5]])
-    verify_edited(one.SerializeToString(), other.SerializeToString(), network, x, 0.0)
+    verify_edited(files(one), files(other), network, x, 0.0)
 
 
 @pytest.mark.parametrize("outputs", [("y", "e"), ("e", "y"), ("e",)])

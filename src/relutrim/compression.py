@@ -31,6 +31,7 @@ from relutrim.wish import EVIDENCE, Wish, allowed_deviation
 if TYPE_CHECKING:
     from relutrim.certificate.groundwork import Groundwork
     from relutrim.certificate.write import Certificate
+    from relutrim.io.onnx.beside import Files
     from relutrim.io.torch.source import Remade, TorchSource
     from relutrim.io.torch.verify import Trial
     from relutrim.prove.cascade import Progress
@@ -399,7 +400,8 @@ class _Run:
         """The certificate of a rewritten network, within what the tolerance allows to spend."""
         from relutrim.certificate.write import certify
 
-        out = work.model if found.unchanged else found.edited_onnx
+        edited = None if found.edited_onnx is None else found.edited_onnx.content
+        out = work.model if found.unchanged else edited
         spending = found.allowance is not None and found.allowance.budget is not None
         limits = self._limits(found) if spending else None
         steps, tolerance = found.steps, self.wish.tolerance
@@ -560,17 +562,18 @@ def _observed(
     from relutrim.search.climb import gradients
 
     deadline = deadline or Deadline()
-    made: bytes | Remade | None = None
+    files: Files | None = None
+    remade: Remade | None = None
     obstacle, metadata = None, dict[str, str]()
     if result.stored is not network:
         metadata = as_metadata(result.stored, network, result.kept)
         try:
             if isinstance(editor, Source):
-                made = editor.edited(network, result.stored, result.kept, metadata)
+                files = editor.edited(network, result.stored, result.kept, metadata)
             elif editor is not None:
                 proved = EVIDENCE[wish.evidence] == Evidence.PROOF
                 trial = _trial(network, stability, result) if proved else None
-                made = editor.edited(network, result.stored, result.kept, trial)
+                remade = editor.edited(network, result.stored, result.kept, trial)
         except (UnsupportedError, InputError) as error:
             result, obstacle = as_it_is(network, stability, EVIDENCE[wish.evidence]), str(error)
 
@@ -619,9 +622,9 @@ def _observed(
         ranges=result.ranges if proved else {},
         left_out=result.left_out,
         allowance=allowed,
-        edited=made if isinstance(made, bytes) else None,
+        edited=files,
         recorded=None if editor is None or isinstance(editor, Source) else editor,
-        remade=None if isinstance(made, bytes) else made,
+        remade=remade,
         obstacle=obstacle,
         elsewhere=result.elsewhere,
     )

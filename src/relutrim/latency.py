@@ -11,13 +11,17 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from relutrim.errors import RelutrimError, one_line
 from relutrim.graph.graph import Network
+
+if TYPE_CHECKING:
+    from relutrim.io.onnx.beside import Files
 
 BATCH = 64
 """How many inputs the larger batch has, where the file leaves that open."""
@@ -44,8 +48,9 @@ class Timing:
 
 @dataclass(frozen=True)
 class Latency:
-    """What was measured. ``bytes_before`` and ``bytes_after`` are None where a network cannot be written as
-    ONNX, ``timings`` is empty where nothing could be run; ``remark`` then says why.
+    """What was measured; the bytes are those of the model and of its data. ``bytes_before`` and
+    ``bytes_after`` are None where a network cannot be written as ONNX, ``timings`` is empty where nothing
+    could be run; ``remark`` then says why.
     """
 
     bytes_before: int | None
@@ -58,14 +63,16 @@ class Latency:
 def measure(
     before: Network,
     after: Network,
-    file: bytes | None = None,
-    edited: bytes | None = None,
+    file: Files | None = None,
+    edited: Files | None = None,
     seconds: float = math.inf,
 ) -> Latency:
     """The size and the time of two networks with the same inputs. It never fails: what cannot be measured, or
     not in so many seconds, is left out. ``file`` is the ONNX that the first was read from, if it was, and
     ``edited`` what became of that; a network that is the same has the same file.
     """
+    from relutrim.io.onnx.beside import session
+
     deadline = time.perf_counter() + seconds
     try:
         first = _file(before) if file is None else file
@@ -73,7 +80,7 @@ def measure(
     except Exception as error:  # protobuf's exceptions differ between its implementations
         reason = str(error) if isinstance(error, RelutrimError) else f"{type(error).__name__}: {error}"
         return Latency(None, None, remark=f"a network cannot be written as ONNX ({one_line(reason)})")
-    sizes = len(files[0]), len(files[1])
+    sizes = files[0].size, files[1].size
     late = Latency(*sizes, remark="there was no time left for it")
     if time.perf_counter() > deadline:
         return late
@@ -87,30 +94,29 @@ def measure(
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4  # what is wrong comes as an exception
-        sessions = [
-            onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"]) for file in files
-        ]
         timings: tuple[Timing, ...] = ()
         batches = _batches(before)
         if not batches:
             return Latency(
                 *sizes, remark=f"{before.input.batch} inputs, as its file has it, take much memory"
             )
-        for inputs in batches:
-            if not timings and not _in_time(sessions, before, inputs, deadline):
-                return late
-            if not timings or (_worth_it(timings[-1], inputs) and time.perf_counter() < deadline):
-                timings += (_in_turns(sessions, before, inputs),)
+        with ExitStack() as stack:
+            sessions = [stack.enter_context(session(file, options)) for file in files]
+            for inputs in batches:
+                if not timings and not _in_time(sessions, before, inputs, deadline):
+                    return late
+                if not timings or (_worth_it(timings[-1], inputs) and time.perf_counter() < deadline):
+                    timings += (_in_turns(sessions, before, inputs),)
     except Exception as error:
         return Latency(*sizes, remark=f"onnxruntime cannot run a network ({one_line(str(error))})")
     return Latency(*sizes, f"onnxruntime {onnxruntime.__version__}", timings)
 
 
-def _file(network: Network) -> bytes:
+def _file(network: Network) -> Files:
     from relutrim.io.onnx import network_to_proto
+    from relutrim.io.onnx.beside import Files
 
-    content: bytes = network_to_proto(network).SerializeToString(deterministic=True)
-    return content
+    return Files(network_to_proto(network).SerializeToString(deterministic=True))
 
 
 def _batches(network: Network) -> tuple[int, ...]:

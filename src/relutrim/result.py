@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from relutrim.accuracy import Accuracy
     from relutrim.certificate.write import Certificate
     from relutrim.intervals import Interval
+    from relutrim.io.onnx.beside import Files
     from relutrim.io.source import Source
     from relutrim.io.torch.source import Remade, TorchSource
     from relutrim.latency import Latency
@@ -102,8 +103,8 @@ class Compression:
     source: Source | None = field(default=None, repr=False)
     """The file that the model was read from."""
     allowance: Allowance | None = field(default=None, repr=False)
-    edited: bytes | None = field(default=None, repr=False)
-    """The file that was given with the edits, if one was given and something was removed."""
+    edited: Files | None = field(default=None, repr=False)
+    """The file that was given with the edits, and its data, if one was given and something was removed."""
     recorded: TorchSource | None = field(default=None, repr=False)
     """The module or exported program that was given."""
     remade: Remade | None = field(default=None, repr=False)
@@ -184,7 +185,7 @@ class Compression:
         """
         from relutrim.latency import measure
 
-        return measure(self.original, self.stored, self._file(), self.edited_onnx, time_limit)
+        return measure(self.original, self.stored, self._file, self.edited_onnx, time_limit)
 
     def accuracy(self, data: Any, labels: Any) -> Accuracy | None:
         """How often both networks give the class that a label names, on the rows of ``data`` (raw units) that
@@ -204,7 +205,7 @@ class Compression:
         if found.source is not None and found.source.is_like(target) and (found.unchanged or found.edited):
             check_writable(target)
             if found.edited_onnx is not None:
-                found._verify(found.source.content, found.edited_onnx)
+                found._verify(found.source.files, found.edited_onnx)
             found.source.copy(target, found.edited)
         else:
             save(found.stored, target)
@@ -220,35 +221,36 @@ class Compression:
 
     @property
     def onnx(self) -> bytes:
-        """The compressed model as ONNX: the one that was given with the edits, or one that is written."""
+        """The compressed model as ONNX, with all its data: the one that was given with the edits, or one that
+        is written.
+        """
         from relutrim.io.onnx import network_to_proto
 
         if self.edited_onnx is not None:
-            return self.edited_onnx
+            return self.edited_onnx.whole()
         stored = self.written_as("model.onnx").stored
         content: bytes = network_to_proto(stored).SerializeToString(deterministic=True)
         return content
 
     @property
-    def edited_onnx(self) -> bytes | None:
+    def edited_onnx(self) -> Files | None:
         """The ONNX that was given with the edits, if one was given and something was removed."""
         return self.edited if self.source is not None and self.source.is_onnx else None
 
-    def _verify(self, before: bytes, after: bytes) -> None:
+    def _verify(self, before: Files, after: Files) -> None:
         """Run both models on a few inputs of the domain."""
-        from relutrim.io.onnx.external import external_files
         from relutrim.io.onnx.verify import verify_edited
         from relutrim.observe import behind_normalisation, samples
 
-        if not external_files(before):
-            some = samples(self.stability, None)[:3]
-            points = behind_normalisation(self.stability.problem, self.original, some)
-            x = points.reshape(-1, *self.original.input.shape).cpu().numpy()
-            verify_edited(before, after, self.stored, x, self.deviation.proven)
+        some = samples(self.stability, None)[:3]
+        points = behind_normalisation(self.stability.problem, self.original, some)
+        x = points.reshape(-1, *self.original.input.shape).cpu().numpy()
+        verify_edited(before, after, self.stored, x, self.deviation.proven)
 
-    def _file(self) -> bytes | None:
+    @property
+    def _file(self) -> Files | None:
         """The model's own ONNX, if it was read from one."""
-        return self.source.content if self.source is not None and self.source.is_onnx else None
+        return self.source.files if self.source is not None and self.source.is_onnx else None
 
     def _repr_html_(self) -> str:
         """How notebooks show it."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from relutrim.graph.graph import Network
     from relutrim.graph.origin import Frame
     from relutrim.graph.slicing import Kept
+    from relutrim.io.onnx.beside import Data, Files
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,22 @@ class Source:
     path: Path
     digest: str
     held: bytes | None = field(default=None, repr=False)
+    beside: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    """The digests of the files of data that it refers to, by their names."""
 
     @classmethod
     def of(cls, path: str | Path) -> Source:
-        """The file of this name, as it is now."""
-        return cls(Path(path), _digest(read_bytes(Path(path))))
+        """The file of this name, as it is now, and what it refers to. What is wrong with it shows when it is
+        read.
+        """
+        content = read_bytes(Path(path))
+        found = cls(Path(path), _digest(content))
+        try:
+            names = found._refers_to(content)
+        except RelutrimError:
+            return found
+        there = [(name, found.path.parent / name) for name in names]
+        return replace(found, beside={name: _digest_of(file) for name, file in there if file.is_file()})
 
     @classmethod
     def of_proto(cls, model: onnx.ModelProto) -> Source:
@@ -63,6 +76,31 @@ class Source:
             )
         return found
 
+    @property
+    def files(self) -> Files:
+        """An ONNX model and the data that it refers to; an error if they are others by now."""
+        from relutrim.io.onnx.beside import Files, files_of
+
+        content = self.content
+        if self.folder is None:
+            return Files(content)
+        self._check_beside()
+        return files_of(content, self.folder)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the data lies that it refers to; None for a model in memory, whose data is out of reach."""
+        return None if self.held is not None else self.path.parent
+
+    def _check_beside(self) -> None:
+        for name, digest in self.beside.items():
+            file = self.path.parent / name
+            if not file.is_file() or _digest_of(file) != digest:
+                raise InputError(
+                    "the data of the model has changed since it was read; run the command again",
+                    where=str(file),
+                )
+
     def is_like(self, out: Path) -> bool:
         """Whether a file of that name would have the same format."""
         from relutrim.io import suffix
@@ -84,31 +122,37 @@ class Source:
 
     def edited(
         self, before: Network, after: Network, kept: Mapping[str, Kept], metadata: Mapping[str, str]
-    ) -> bytes:
-        """Its bytes, read as ``before``, such that they read as ``after``."""
+    ) -> Files:
+        """It, read as ``before``, such that it reads as ``after``, with the data that is left."""
+        from relutrim.io.onnx.beside import Files, packed
+
         if not self.is_onnx:
             from relutrim.io.exported_edit import edited_exported
 
-            return edited_exported(self.content, before, after, kept, metadata)
+            return Files(edited_exported(self.content, before, after, kept, metadata))
         from relutrim.io.onnx.edit import edited
         from relutrim.io.onnx.parse import parse
 
         model = parse(self.content)
-        made = edited(model, before, after, kept, folder=self.path.parent, metadata=metadata)
-        content: bytes = made.SerializeToString()
-        return content
+        made = edited(model, before, after, kept, folder=self.folder, metadata=metadata)
+        return packed(made, model, self.folder)
 
-    def copy(self, out: Path, content: bytes | None = None) -> None:
+    def copy(self, out: Path, edited: Files | None = None) -> None:
         """Write the same bytes to ``out``, or others that were made of them, and what they refer to beside
-        it; whole or not at all.
+        it; whole or not at all. Where data of an edited model finds another file under its name, it gets one
+        of its own.
         """
-        content = self.content if content is None else content
-        beside = self._beside(self._refers_to(content), out)
-        with replacing(out) as aside:
-            for old, new in beside:
-                with replacing(new) as copied:
-                    shutil.copyfile(old, copied)
-            aside.write_bytes(content)
+        if not self.is_onnx:
+            with replacing(out) as aside:
+                aside.write_bytes(self.content if edited is None else edited.content)
+            return
+        if edited is None:
+            made = self.files
+            self._beside(list(made.data), out)
+        else:
+            self._check_beside()
+            made = edited.renamed(_free_names(edited, out))
+        _write(made, out)
 
     def check(self, out: Path) -> None:
         """Raise if :meth:`copy` could not write what the model refers to beside ``out``. What is wrong with
@@ -130,23 +174,65 @@ class Source:
 
         return external_files(content)
 
-    def _beside(self, names: Iterable[str], out: Path) -> list[tuple[Path, Path]]:
-        """Files beside the model, and where they go, but for those that are there already."""
-        found = []
+    def _beside(self, names: Iterable[str], out: Path) -> None:
+        """Raise if files of these names, which lie beside the model, cannot be beside ``out``."""
         for name in names:
             old, new = self.path.parent / name, out.parent / name
-            if new.exists():
-                if not new.samefile(old) and new.read_bytes() != old.read_bytes():
-                    raise InputError(
-                        f"the model refers to {name}, and another file of that name lies beside the output; "
-                        "write to another folder",
-                        where=str(new),
-                    )
-                continue
-            check_target(new)
-            found.append((old, new))
-        return found
+            taken = new == out or (new.exists() and not new.samefile(old) and not _equal(old, new))
+            if taken:
+                raise InputError(
+                    f"the model refers to {name}, and another file of that name lies beside the output; "
+                    "write to another folder",
+                    where=str(new),
+                )
+            if not new.exists():
+                check_target(new)
+
+
+def _free_names(files: Files, out: Path) -> dict[str, str]:
+    """Other names for data that finds something else under its own name beside ``out``."""
+    found: dict[str, str] = {}
+    for name, data in files.data.items():
+        tried = chain([f"{out.name}.data"], (f"{out.name}.{number}.data" for number in count(2)))
+        chosen = name
+        while not _fits(data, out.parent / chosen, out) or chosen in found.values():
+            chosen = next(tried)
+        if chosen != name:
+            found[name] = chosen
+    return found
+
+
+def _fits(data: Data, path: Path, out: Path) -> bool:
+    """Whether data can be under a name: there is nothing, or the same."""
+    return path != out and (not path.exists() or data.is_in(path))
+
+
+def _write(files: Files, out: Path) -> None:
+    """Write a model and its data, but for what is there already; all of it, or nothing."""
+    new = {path: data for name, data in files.data.items() if not (path := out.parent / name).exists()}
+    try:
+        with replacing(out) as aside, ExitStack() as stack:
+            for path, data in new.items():
+                data.write(stack.enter_context(replacing(path)))
+            aside.write_bytes(files.content)
+    except BaseException:
+        for path, data in new.items():
+            if data.is_in(path):
+                path.unlink()
+        raise
+
+
+def _equal(one: Path, other: Path) -> bool:
+    """Whether two files hold the same."""
+    from relutrim.io.onnx.beside import Data
+
+    return Data.of(one).is_in(other)
 
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _digest_of(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

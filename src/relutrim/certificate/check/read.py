@@ -8,7 +8,8 @@ by name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -47,6 +48,9 @@ def read(
         model.ParseFromString(content)
     except Exception as error:  # protobuf's exceptions differ between its implementations
         raise InputError(f"this is not an ONNX model ({error})") from None
+    for tensor in _tensors(model):
+        if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
+            raise UnsupportedError(f"the data of the tensor {tensor.name!r} lies in another file")
     if model.graph.sparse_initializer or not model.graph.output:
         raise UnsupportedError("sparse weights and graphs without outputs are not read")
     if model.functions and not opaque:
@@ -81,6 +85,19 @@ def read(
     unknown = Unknown(model, first, single) if opaque else None
     others = [entry for entry in inputs if entry is not first]
     return _graph(model.graph, first.name, shape, draft, domain, output_relu, unknown, others)
+
+
+def _tensors(message: Any) -> Iterator[TensorProto]:
+    """All tensors, wherever they are: what is not known is compared by its bytes, which say nothing of data
+    in another file.
+    """
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for one in [value] if hasattr(value, "ListFields") else value:
+                if isinstance(one, TensorProto):
+                    yield one
+                else:
+                    yield from _tensors(one)
 
 
 def _real(entry: onnx.ValueInfoProto) -> bool:

@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from relutrim.errors import CheckFailed, InputError, RelutrimError, UnsupportedError
+from relutrim.errors import CheckFailed, RelutrimError, UnsupportedError
 from relutrim.graph.comparing import check_equal, reading_back
 from relutrim.graph.edits import (
     Edit,
@@ -39,7 +39,7 @@ from relutrim.graph.operators import Shape
 from relutrim.graph.slicing import Kept
 from relutrim.io.onnx.conversion import key_of as key
 from relutrim.io.onnx.emission import Content, Emission, content, emit
-from relutrim.io.onnx.external import with_external
+from relutrim.io.onnx.external import tensors, with_external
 from relutrim.io.onnx.held import Array, Place, Tensors, captured, names
 from relutrim.io.onnx.parse import opset_of
 from relutrim.io.onnx.read import network_from_proto
@@ -61,7 +61,8 @@ def edited(
     metadata: Mapping[str, str] | None = None,
 ) -> onnx.ModelProto:
     """A copy of ``model``, which was read as ``before``, such that it reads as ``after``; ``folder`` is where
-    the files lie that it refers to. ``metadata`` are entries to add, or to change.
+    the files lie that it refers to: what changes of their data is inside of the copy. ``metadata`` are
+    entries to add, or to change.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -70,10 +71,6 @@ def edited(
     for name, text in (metadata or {}).items():
         entries = [entry for entry in copy.metadata_props if entry.key == name]
         (entries[0] if entries else copy.metadata_props.add(key=name)).value = text
-    if copy.ByteSize() > _MOST:
-        raise InputError(
-            "with the tensors that change inside of it, the model would pass the 2 GiB that a file holds"
-        )
     if before.shared and after.parameters <= before.parameters and _numbers(copy) > _numbers(model):
         raise UnsupportedError(
             "layers that read one tensor would need different ones, and the file would get larger"
@@ -94,7 +91,7 @@ def _numbers(model: onnx.ModelProto) -> int:
 
 def _whole(model: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:
     """The model with what it refers to, itself if that is nothing."""
-    if folder is None or all(t.data_location != TensorProto.EXTERNAL for t in model.graph.initializer):
+    if folder is None or all(tensor.data_location != TensorProto.EXTERNAL for tensor in tensors(model)):
         return model
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

@@ -15,6 +15,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from relutrim.errors import InputError, NetworkError, UnsupportedError
 from relutrim.io.onnx.conversion import key_of as key
 from relutrim.io.onnx.emission import Content, content, free
+from relutrim.io.onnx.external import load
 
 _FIELDS = {
     TensorProto.FLOAT: "float_data",
@@ -83,7 +84,12 @@ class Tensors:
         return np.array(value, np.int64) if attribute.name in ("value_int", "value_ints") else None
 
     def _decoded(self, tensor: TensorProto) -> Array:
-        found: Array = numpy_helper.to_array(tensor, str(self.folder or ""))
+        if tensor.data_location == TensorProto.EXTERNAL and self.folder is not None:
+            copy = TensorProto()
+            copy.CopyFrom(tensor)
+            load(copy, self.folder)
+            tensor = copy
+        found: Array = numpy_helper.to_array(tensor)
         return found
 
     def like(self, name: str, numbers: Array) -> Array:

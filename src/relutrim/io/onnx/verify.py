@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from relutrim.errors import CheckFailed
+from relutrim.errors import CheckFailed, RelutrimError
 from relutrim.graph import Affine, Barrier, Fresh, Network
 from relutrim.io.inner import behind_tail
+from relutrim.io.onnx.beside import Files, session
 from relutrim.io.onnx.read import network_from_proto
 
 if TYPE_CHECKING:
@@ -65,7 +67,8 @@ def verify_written(path: Path, network: Network) -> None:
     feed = {network.input.name: x[0] if batch is None else x}
     try:
         try:
-            found = _session(content).run(None, feed)
+            with session(Files(content), _options()) as running:
+                found = running.run(None, feed)
         except Lacking:
             found = _read_again(model, x)
     except Exception as error:
@@ -76,7 +79,7 @@ def verify_written(path: Path, network: Network) -> None:
 
 
 def verify_edited(
-    before: bytes, after: bytes, network: Network, x: npt.NDArray[Any], allowed: float | None
+    before: Files, after: Files, network: Network, x: npt.NDArray[Any], allowed: float | None
 ) -> None:
     """Raise :class:`CheckFailed` unless both models compute the same for the inputs ``x`` of ``network``, as
     it is read from the second one, up to what is ``allowed`` and what float32 does; as far as one can try.
@@ -93,13 +96,17 @@ def verify_edited(
     x = x[:1] if batch is None else np.resize(x, (batch, *x.shape[1:])) if isinstance(batch, int) else x
     fresh = [node.name for node in network if isinstance(node.operator, Fresh)]
     found: list[Arrays] = []
-    for content in (before, after):
+    for files in (before, after):
         try:
-            session = _session(_showing(content, fresh) if fresh else content)
-            feed = {entry.name: _any_input(entry, len(x)) for entry in session.get_inputs()}
-            feed[network.input.name] = (x[0] if batch is None else x).astype(network.dtype)
-            names = [entry.name for entry in session.get_outputs()]
-            found.append({**feed, **dict(zip(names, session.run(None, feed), strict=True))})
+            with session(_showing(files, fresh) if fresh else files, _options()) as running:
+                feed = {entry.name: _any_input(entry, len(x)) for entry in running.get_inputs()}
+                feed[network.input.name] = (x[0] if batch is None else x).astype(network.dtype)
+                names = [entry.name for entry in running.get_outputs()]
+                found.append({**feed, **dict(zip(names, running.run(None, feed), strict=True))})
+        except RelutrimError:  # the data of the model has changed
+            raise
+        except OSError:  # there is no room for a copy of the data
+            return
         except Exception as error:
             if not found:
                 return  # the model itself is nothing that onnxruntime runs
@@ -131,22 +138,21 @@ def _too_large(network: Network) -> bool:
     return isinstance(batch, int) and batch * sum(map(network.size, network.shapes)) > _NUMBERS
 
 
-def _session(content: bytes) -> Any:
+def _options() -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what is wrong comes as an exception
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return options
 
 
-def _showing(content: bytes, names: Iterable[str]) -> bytes:
+def _showing(files: Files, names: Iterable[str]) -> Files:
     """A model with more of its tensors among the outputs."""
-    model = onnx.ModelProto.FromString(content)
+    model = onnx.ModelProto.FromString(files.content)
     graph = model.graph
     there = {entry.name for entry in (*graph.output, *graph.input)}
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in there)
-    shown: bytes = model.SerializeToString()
-    return shown
+    return replace(files, content=model.SerializeToString())
 
 
 def _close(one: Array | None, other: Array | None) -> bool:
