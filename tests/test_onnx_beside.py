@@ -17,7 +17,7 @@ from onnx_models import model, numbers, op
 from relutrim import Box
 from relutrim.certificate.check.read import read
 from relutrim.errors import CheckFailed, InputError, UnsupportedError
-from relutrim.io.onnx.beside import Data, Files, Piece, files_of
+from relutrim.io.onnx.beside import Data, Files, Piece, files_of, packed
 from relutrim.io.onnx.external import range_of, with_external
 from relutrim.io.onnx.verify import verify_edited
 
@@ -111,18 +111,29 @@ def test_offsets_keep_their_alignment_and_none_moves_backward(tmp_path, step):
 
 
 def test_a_file_of_which_nothing_changes_is_copied_and_one_that_nobody_reads_is_not(tmp_path):
-    proto = network()
-    proto.graph.initializer.append(numpy_helper.from_array(np.zeros(96, np.float32), "zero"))
-    proto.graph.node.insert(2, helper.make_node("Add", ["r", "zero"], ["r2"]))
-    proto.graph.node[3].input[0] = "r2"
-    places = {"d": "kept.data", "zero": "gone.data"}
-    path, out = saved(proto, tmp_path / "in", places), tmp_path / "there" / "o.onnx"
-    with (path.parent / "kept.data").open("ab") as file:
+    path = saved(network(), tmp_path, {"a": "gone.data", "d": "kept.data"})
+    with (tmp_path / "kept.data").open("ab") as file:
         file.write(b"whatever lies behind")
-    compressed(path, out)
-    kept = (path.parent / "kept.data").read_bytes()
-    assert (out.parent / "kept.data").read_bytes() == kept
-    assert sorted(one.name for one in out.parent.iterdir()) == ["kept.data", "m.data", "o.onnx"]
+    source, made = (onnx.load(path, load_external_data=False) for _ in range(2))
+    del made.graph.initializer[0]
+    assert packed(made, source, tmp_path).data == {
+        name: Data.of(tmp_path / name) for name in ("kept.data", "m.data")
+    }
+
+
+def test_large_new_tensors_go_to_the_end_of_the_data(tmp_path):
+    path, there = saved(network(), tmp_path), tmp_path / "there"
+    source, made = (onnx.load(path, load_external_data=False) for _ in range(2))
+    for size in (2, 2000):
+        made.graph.initializer.append(numpy_helper.from_array(numbers(size), f"new{size}"))
+    there.mkdir()
+    out = packed(made, source, tmp_path).write(there)
+    small, large = bare(out).initializer[-2:]
+    assert small.data_location == TensorProto.DEFAULT
+    assert range_of(large, there).end == (there / "m.data").stat().st_size
+    before, after = raw(path), raw(out)
+    assert {name: after[name] for name in before} == before
+    assert after["new2000"] == numpy_helper.to_array(onnx.load(out).graph.initializer[-1]).tobytes()
 
 
 def test_where_nothing_is_cut_model_and_data_are_copied(tmp_path):
