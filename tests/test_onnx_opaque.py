@@ -4,6 +4,7 @@ comes from nowhere.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +150,52 @@ def test_a_node_of_a_function_or_of_another_domain_is_opaque():
     proto.opset_import.append(helper.make_opsetid("mine", 1))
     proto.graph.value_info.append(helper.make_tensor_value_info("h", F, ["n", 3]))
     assert fresh(network_from_proto(proto)) == {"h": (3,)}
+
+
+def calling(*functions: onnx.FunctionProto) -> onnx.ModelProto:
+    """A layer, a call of the first function, and a layer behind it."""
+    nodes = [
+        op("MatMul", ["x", "w"], "h"), op("Relu", ["h"], "r"),
+        helper.make_node(functions[0].name, ["r"], ["f"], domain="own"),
+        op("MatMul", ["f", "w"], "k"), op("Relu", ["k"], "s"), op("MatMul", ["s", "w"]),
+    ]  # fmt: skip
+    proto = model(nodes, ["n", 3], {"w": W})
+    proto.functions.extend(functions)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    return proto
+
+
+def function(name: str, *nodes: onnx.NodeProto) -> onnx.FunctionProto:
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    return helper.make_function("own", name, ["a"], ["b"], list(nodes), opsets)
+
+
+def test_what_is_behind_a_call_of_a_function_is_read():
+    soft = function("soft", helper.make_node("Softsign", ["a"], ["b"]))
+    network = network_from_proto(calling(soft))
+    assert kinds(network) == ["Linear", "Relu", "Fresh", "Linear", "Relu", "Linear"]
+    assert fresh(network) == {"f": (3,)}
+
+
+def test_functions_that_would_take_forever_written_out_are_not_followed():
+    names = [f"f{number}" for number in range(60)]
+    functions = [
+        function(
+            name,
+            helper.make_node(below, ["a"], ["c"], domain="own"),
+            helper.make_node(below, ["c"], ["b"], domain="own"),
+        )
+        for name, below in pairwise(names)
+    ]
+    functions.append(function(names[-1], helper.make_node("Softsign", ["a"], ["b"])))
+    network = network_from_proto(calling(*functions))
+    assert kinds(network)[:2] == ["Linear", "Relu"]
+    assert network.pinned
+
+
+def test_a_function_that_calls_itself_is_not_followed():
+    network = network_from_proto(calling(function("f", helper.make_node("f", ["a"], ["b"], domain="own"))))
+    assert kinds(network)[:2] == ["Linear", "Relu"]
 
 
 def test_a_function_may_take_the_name_of_a_known_operator():

@@ -15,6 +15,10 @@ _SMALL = 1024
 _LONGEST = 2**20
 """Inference that follows the numbers in lists takes memory for the longest one, whatever it knows of it."""
 
+_DEEPEST = 64
+_EXPANDED = 2**16
+"""Inference follows functions as if they were written out; so many nodes in all are few."""
+
 Size = int | str | None
 
 
@@ -43,8 +47,8 @@ class Types:
     """The types of a model's tensors. ``port`` is the input whose first axis counts as an axis of the size
     ``batch``, whatever the model calls it.
 
-    Inference runs when somebody asks. It is shown no functions: those may call each other in ways that take
-    forever.
+    Inference runs when somebody asks. It is shown functions only where they have few nodes written out: those
+    may call each other in ways that take forever.
     """
 
     model: onnx.ModelProto
@@ -86,6 +90,8 @@ class Types:
                 light.graph.input.append(
                     helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
                 )
+        if _expanded(self.model) <= _EXPANDED:
+            light.functions.extend(self.model.functions)
         try:
             found = onnx.shape_inference.infer_shapes(light).graph
             if not any(_is_long(one) for one in (*found.input, *found.value_info, *found.output)):
@@ -93,6 +99,29 @@ class Types:
         except Exception:  # what it raises on a node that it cannot follow is not documented
             found = light.graph
         return _named([*found.value_info, *found.output])
+
+
+def _expanded(model: onnx.ModelProto) -> float:
+    """How many nodes a model has with all of its functions written out; infinite if one calls itself."""
+    functions = {(one.domain, one.name): one for one in model.functions}
+    known: dict[tuple[str, str], float] = {}
+
+    def count(nodes: Iterable[onnx.NodeProto], depth: int) -> float:
+        total = 0.0
+        for node in nodes:
+            total += 1
+            for attribute in node.attribute:
+                for graph in (attribute.g, *attribute.graphs):
+                    total += count(graph.node, depth + 1)
+            key = node.domain, node.op_type
+            if key in functions:
+                if key not in known:
+                    known[key] = math.inf  # until it is known: nothing may call itself
+                    known[key] = count(functions[key].node, depth + 1) if depth < _DEEPEST else math.inf
+                total += known[key]
+        return total
+
+    return count(model.graph.node, 0)
 
 
 def _is_long(entry: onnx.ValueInfoProto) -> bool:
