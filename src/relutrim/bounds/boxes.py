@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relutrim.bounds.interval import node_interval
+from relutrim.bounds.interval import value_interval
 from relutrim.bounds.linear import Backward
 from relutrim.bounds.relaxation import Slope
 from relutrim.domain.region import Region
@@ -61,7 +61,7 @@ def bound_boxes(
     found: list[Forms] = []
     after_relu = False
     for node in network.nodes:
-        values[node.name] = node_interval(node, values)
+        values[node.name] = value_interval(network, node, values)
         if node.name in known:
             values[node.name] = values[node.name].meet(known[node.name])
         after_relu = after_relu or not isinstance(node.operator, Affine)

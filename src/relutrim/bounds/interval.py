@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relutrim.bounds.gates import gates
 from relutrim.graph.graph import Network, Node
 from relutrim.graph.operators import (
     Add,
@@ -44,6 +45,14 @@ def input_interval(network: Network, box: Interval) -> Interval:
     """The domain's box in the shape of the network's input."""
     shape = (1, *network.input.shape)
     return Interval(box.lo.reshape(shape), box.hi.reshape(shape))
+
+
+def value_interval(network: Network, node: Node, values: Mapping[str, Interval]) -> Interval:
+    """What is known about a node's value: the image of its inputs, and what they are together where it is a
+    gate (:mod:`relutrim.bounds.gates`). For the network's own functions: every ReLU is one.
+    """
+    found, gate = node_interval(node, values), gates(network).get(node.name)
+    return found if gate is None else found.meet(gate.range(values))
 
 
 def node_interval(node: Node, values: Mapping[str, Interval]) -> Interval:

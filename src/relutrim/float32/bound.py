@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from relutrim.bounds.interval import input_interval, node_interval
+from relutrim.bounds.interval import input_interval, value_interval
 from relutrim.domain.domain import Problem
 from relutrim.float32.evaluation import error
 from relutrim.float32.operations import covered
@@ -61,7 +61,7 @@ def evaluation_error(
     region = problem.region()
     known = {framed.input.name: input_interval(framed, region.box())}
     for node in framed.nodes:
-        found = node_interval(node, known)
+        found = value_interval(framed, node, known)
         known[node.name] = found.meet(ranges[node.name]) if node.name in ranges else found
     return error(framed, region, known, network.input.name, stopped)
 

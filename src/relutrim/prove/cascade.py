@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from relutrim.bounds.interval import forward_radius, input_interval, node_interval, settle_ties
+from relutrim.bounds.interval import forward_radius, input_interval, settle_ties, value_interval
 from relutrim.bounds.linear import Backward
 from relutrim.bounds.relaxation import Slope
 from relutrim.domain.domain import Problem
@@ -314,7 +314,7 @@ class Cascade:
         self.values[self.network.input.name] = input_interval(self.network, self.region.box())
         for node in self.network.nodes:
             self._read[node.name] = tuple(self.values[source] for source in node.inputs)
-            found = node_interval(node, self.values)
+            found = value_interval(self.network, node, self.values)
             self.values[node.name] = settle_ties(node, self.values, found, self.deadline)
         self.endless = self._without_end()
 
@@ -325,7 +325,7 @@ class Cascade:
             before = tuple(self.values[source] for source in node.inputs)
             if self._read.get(name) != before:  # by identity: ranges are never changed, only replaced
                 self._read[name] = before
-                self.values[name] = self.values[name].meet(node_interval(node, self.values))
+                self.values[name] = self.values[name].meet(value_interval(self.network, node, self.values))
 
     def _tighten(self, name: str, relu: Node, search: bool) -> None:
         """Linear bounds for the neurons of ``relu``, which reads the value ``name``."""

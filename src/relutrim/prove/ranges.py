@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from relutrim.bounds.interval import node_interval
+from relutrim.bounds.interval import value_interval
 from relutrim.bounds.linear import Backward
 from relutrim.bounds.relaxation import Slope
 from relutrim.graph.operators import Relu
@@ -28,7 +28,7 @@ def tightest(stability: Stability, deadline: Deadline | None = None) -> dict[str
     backward = Backward(network, stability.problem.region(), values)
     with torch.no_grad():
         for node in network.nodes:
-            values[node.name] = values[node.name].meet(node_interval(node, values))
+            values[node.name] = values[node.name].meet(value_interval(network, node, values))
             backward.forget()
             read = any(isinstance(reader.operator, Relu) for reader in network.readers(node.name))
             if not (read or network.is_output(node.name)):

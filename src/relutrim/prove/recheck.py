@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from relutrim.bounds.interval import input_interval, node_interval, settle_ties
+from relutrim.bounds.interval import input_interval, settle_ties, value_interval
 from relutrim.bounds.linear import Backward
 from relutrim.bounds.relaxation import Slope
 from relutrim.graph.operators import Barrier, Relu
@@ -55,7 +55,7 @@ def _ranges(
     values: dict[str, Interval] = {network.input.name: input_interval(network, region.box())}
     backward = Backward(network, region, values)
     for node in network.nodes:
-        own = settle_ties(node, values, node_interval(node, values))
+        own = settle_ties(node, values, value_interval(network, node, values))
         values[node.name] = own.meet(known[node.name]) if node.name in known else own
         backward.forget()
         readers = [reader.operator for reader in network.readers(node.name)]
