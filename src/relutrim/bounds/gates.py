@@ -1,4 +1,4 @@
-"""Gates: sums of ReLUs of one value that are read together, such as ``clip(x, 0, 6) = relu(x) - relu(x - 6)``.
+"""Gates: sums of ReLUs of one value, such as ``clip(x, 0, 6) = relu(x) - relu(x - 6)``, bounded as one.
 
 The interval of a sum takes its terms for independent, and what it gives away grows with depth. A gate is a
 value that is computed entry by entry from one other value ``y``, through ReLUs, scales and sums alone:
@@ -18,6 +18,7 @@ known of ``y`` (NaN), its range is all real numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -55,12 +56,18 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Gate:
-    """A value as a piecewise linear function of the value ``source``. All coefficients broadcast."""
+    """A value as a piecewise linear function of the value ``source``. All coefficients broadcast.
+
+    ``nodes`` are those between the two in their order, the last one included, and ``steepness`` is no less
+    than the magnitude of any slope.
+    """
 
     source: str
     slope: Interval
     offset: Interval
     terms: tuple[Term, ...]
+    nodes: tuple[Node, ...]
+    steepness: Tensor
 
     def range(self, values: Mapping[str, Interval]) -> Interval:
         """The hull of the function over what is known of its argument."""
@@ -164,7 +171,36 @@ def _gate(network: Network, node: Node, source: str) -> Gate | None:
             return None
         inner[name] = before
     terms = [_term(network[name].inputs[0], factor, inner[name]) for name, factor in form.factors.items()]
-    return Gate(source, form.slope, form.offset, tuple(_with_values(form, terms)))
+    found = tuple(_with_values(form, terms))
+    between = _between(network, source, node)
+    return Gate(source, form.slope, form.offset, found, between, _steepness(form.slope, found))
+
+
+def _between(network: Network, source: str, last: Node) -> tuple[Node, ...]:
+    """The nodes of a gate in their order."""
+    needed, waiting = {source}, [last.name]
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting += network[name].inputs
+    return tuple(node for node in network.nodes if node.name in needed and node.name != source)
+
+
+def _steepness(slope: Interval, terms: tuple[Term, ...]) -> Tensor:
+    """Every piece of the function has a kink or infinity beside it, where a ReLU is on, off, or either."""
+    endless = (_point(-math.inf), _point(math.inf))
+    most = torch.zeros((), dtype=torch.float64)
+    for y in (*endless, *(term.kink for term in terms)):
+        total = slope
+        for term in terms:
+            before = _known(_plus(_times(term.scale, y), term.shift))
+            least, greatest = term.scaled.lo.clamp(max=0), term.scaled.hi.clamp(min=0)
+            either = _where(before.lo > 0, term.scaled, Interval(least, greatest))
+            none = Interval(torch.zeros_like(least), torch.zeros_like(least))
+            total = _plus(total, _where(before.hi < 0, none, either))
+        most = most.maximum(_known(total).magnitude)
+    return most
 
 
 def _form(network: Network, name: str, known: dict[str, _Form]) -> _Form | None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relutrim.bounds.gates import gates
+from relutrim.bounds.gates import Gate, gates
 from relutrim.graph.graph import Network, Node
 from relutrim.graph.operators import (
     Add,
@@ -140,7 +140,9 @@ def settle_ties(
     source = values[node.inputs[0]]
     terms = operator.terms([tuple(source.lo.shape[1:])])
     reach = 4 * gamma(terms) * magnitude(operator, [source.magnitude])
-    near = ((found.lo.abs() <= reach) | (found.hi.abs() <= reach)) & (reach > 0) & torch.isfinite(reach)
+    # An end of 0, or beyond it, has decided the sign already.
+    near = ((found.lo < 0) & (found.lo >= -reach)) | ((found.hi > 0) & (found.hi <= reach))
+    near &= torch.isfinite(reach)
     rows = near.flatten().nonzero()[:, 0].tolist()
     if not rows:
         return found
@@ -174,8 +176,9 @@ def forward_radius(network: Network, values: dict[str, Interval]) -> dict[str, T
     barrier passes on what its slope makes of it, and adds what it rounds itself. What depends on values from
     nowhere is not known at all.
     """
-    source = values[network.input.name]
+    source, known = values[network.input.name], gates(network)
     radius = {network.input.name: torch.zeros_like(source.lo)}
+    rounded: dict[str, Tensor] = {}
     for node in network.nodes:
         before = [radius[name] for name in node.inputs]
         operator = node.operator
@@ -190,10 +193,34 @@ def forward_radius(network: Network, values: dict[str, Interval]) -> dict[str, T
         if not isinstance(operator, Affine):
             radius[node.name] = total
             continue
-        reaches = [values[name].magnitude + r for name, r in zip(node.inputs, before, strict=True)]
-        terms = operator.terms([network.shapes[name] for name in node.inputs])
-        if terms:
-            total = total + gamma(terms) * operator.magnitude(reaches) + terms * ETA
-        fuzz = operator.fuzz(reaches)
-        radius[node.name] = total * (1 + 2.0**-20) if fuzz is None else (total + fuzz) * (1 + 2.0**-20)
+        own = rounded[node.name] = _own_rounding(network, node, operator, before, values)
+        radius[node.name] = (total + own) * (1 + 2.0**-20)
+        if node.name in known:
+            together = _gate_radius(known[node.name], radius, rounded)
+            radius[node.name] = torch.fmin(radius[node.name], together)
     return radius
+
+
+def _own_rounding(
+    network: Network, node: Node, operator: Affine, before: Sequence[Tensor], values: Mapping[str, Interval]
+) -> Tensor:
+    """What an affine node adds to the radii of what it reads: its sums round, and its coefficients may be
+    known up to a radius only.
+    """
+    reaches = [values[name].magnitude + r for name, r in zip(node.inputs, before, strict=True)]
+    terms = operator.terms([network.shapes[name] for name in node.inputs])
+    own = gamma(terms) * operator.magnitude(reaches) + terms * ETA if terms else before[0].new_zeros(())
+    fuzz = operator.fuzz(reaches)
+    return own if fuzz is None else own + fuzz
+
+
+def _gate_radius(gate: Gate, radius: Mapping[str, Tensor], rounded: Mapping[str, Tensor]) -> Tensor:
+    """How far off a gate is: no farther than its argument times its steepest slope, and what its own nodes
+    round.
+    """
+    start = radius[gate.source]
+    own = {gate.source: torch.zeros_like(start)}
+    for node in gate.nodes:
+        total = node.operator.spread([own[name] for name in node.inputs])
+        own[node.name] = (total + rounded[node.name] if node.name in rounded else total) * (1 + 2.0**-20)
+    return (gate.steepness.to(start) * start + own[gate.nodes[-1].name]) * (1 + 2.0**-20)

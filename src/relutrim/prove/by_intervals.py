@@ -6,17 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from relutrim.bounds.interval import input_interval, node_interval
+from relutrim.bounds.interval import input_interval, node_interval, value_interval
 from relutrim.prove.stability import LayerStability, Stability
 from relutrim.prove.verdict import Evidence, Verdict
 
 
-def by_intervals(stability: Stability) -> Stability:
-    """The analysis without verdicts and ranges that intervals do not prove."""
+def by_intervals(stability: Stability, *, gates: bool = True) -> Stability:
+    """The analysis without verdicts and ranges that intervals do not prove; without ``gates`` those of single
+    operators, for a reader to whom a clip is the difference of two ReLUs.
+    """
     problem, network = stability.problem, stability.problem.network
     ranges = {network.input.name: input_interval(network, problem.region().box())}
     for node in network.nodes:
-        ranges[node.name] = node_interval(node, ranges)
+        ranges[node.name] = value_interval(network, node, ranges) if gates else node_interval(node, ranges)
     layers = []
     for layer in stability.layers:
         known = ranges[network[layer.name].inputs[0]]
