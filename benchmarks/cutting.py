@@ -31,13 +31,14 @@ Numbers = npt.NDArray[Any]
 
 
 def free_labels(network: Network) -> list[int]:
-    """The labels that can go: of channels that are no input's, no output's, and not all of a value."""
+    """The labels that can go alone: of channels that are no input's, no output's, in no group, and not all of
+    a value.
+    """
     labels = Labels(network)
     roots = {name: labels.roots(name) for name in network.shapes}
-    pinned = {labels.root(label) for label in labels.pinned}
     alone = {int(found[0]) for found in roots.values() if len(np.unique(found)) == 1}
     every = {int(root) for found in roots.values() for root in found}
-    return sorted(every - pinned - alone)
+    return sorted(every - labels.fixed() - alone)
 
 
 def without(network: Network, gone: set[int]) -> tuple[Network, Mapping[str, Kept]]:

@@ -1,16 +1,17 @@
 """How many channels of a PyTorch module can go, counted by a program of its own.
 
 It shares nothing with the package: it walks the program that ``torch.export`` records, follows channels
-(axis 1) through it, and says of every channel of every convolution's and linear layer's output whether it is
-0 for all inputs, with what it is tied to, and what keeps it.
+(axis 1) through it, and says of every channel of every convolution's and linear layer's output whether it can
+go, and if it is 0 for all inputs and stays, what keeps it.
 
 1. A convolution or a linear layer makes new channels; a channel is 0 if its bias is 0 and every weight of it
    that meets a channel that is not 0 is. A depthwise convolution passes channels on.
 2. Batch norm, activations with f(0) = 0, pooling and the like pass channels on; a sum ties them; a
    concatenation lists them; a flattening repeats them.
-3. What any other operation reads or makes stays.
-
-Tied channels go together: only if all of them are 0 and none has to stay.
+3. What any other operation reads or makes stays, and so do outputs.
+4. A channel stays if something that stays reads it where it is not 0, and tied channels stay together.
+5. A value keeps at least one channel. Of the groups of a convolution those that keep nothing go, and all
+   others keep as many channels as the one that keeps most.
 """
 
 from __future__ import annotations
@@ -45,6 +46,16 @@ class _Value:
     zero: Tensor
 
 
+@dataclass(eq=False)
+class _Layer:
+    """Which channels a layer makes and reads, in how many groups, and which of them reads which."""
+
+    made: list[int]
+    read: list[int]
+    groups: int
+    weighs: Tensor
+
+
 class _Walk:
     def __init__(self, module: nn.Module, example: Tensor) -> None:
         with torch.no_grad():
@@ -59,8 +70,9 @@ class _Walk:
         self.parent: list[int] = []
         self.kept: dict[int, str] = {}
         self.made: list[tuple[int, bool]] = []
-        self.zeros: list[bool] = []
+        self.layers: list[_Layer] = []
         self.values: dict[object, _Value] = {}
+        self.computed: dict[object, Tensor] = {}
 
     @torch.no_grad()
     def zero_some(self, generator: torch.Generator) -> None:
@@ -89,7 +101,6 @@ class _Walk:
     def fresh(self, zero: Tensor) -> _Value:
         labels = list(range(len(self.parent), len(self.parent) + len(zero)))
         self.parent += labels
-        self.zeros += [bool(z) for z in zero]
         return _Value(labels, zero)
 
     def keep(self, value: _Value, why: str) -> None:
@@ -97,8 +108,17 @@ class _Walk:
             self.kept.setdefault(label, why)
 
     def tensor(self, argument: object) -> Tensor | None:
+        """A tensor that the module holds, or that follows from those."""
         name = getattr(argument, "name", None)
-        return self.state.get(self.names.get(name, "")) if name is not None else None  # type: ignore[arg-type]
+        return self.computed.get(name, self.state.get(self.names.get(name, "")))  # type: ignore[arg-type]
+
+    def evaluated(self, node: torch.fx.Node) -> Tensor:
+        """What a node makes of such tensors."""
+        assert callable(node.target)
+        args, kwargs = (torch.fx.node.map_arg(given, self.tensor) for given in (node.args, node.kwargs))
+        with torch.no_grad():
+            made: Tensor = node.target(*args, **kwargs)  # type: ignore[arg-type]
+        return made
 
     def count(self) -> Count:
         for node in self.program.graph.nodes:
@@ -108,26 +128,57 @@ class _Walk:
                 for read in node.all_input_nodes:
                     if read in self.values:
                         self.keep(self.values[read], "an output")
-        reasons: dict[int, str] = {}
-        zero: dict[int, bool] = {}
-        for label, own in enumerate(self.zeros):
-            at = self.root(label)
-            zero[at] = zero.get(at, True) and own
-        for label, why in self.kept.items():
-            reasons.setdefault(self.root(label), why)
+        staying = self.staying()
         found = Count()
-        for label, own in self.made:
-            at = self.root(label)
-            if own and at in reasons:
-                found.staying[reasons[at]] += 1
-            elif own and not zero[at]:
-                found.staying["tied to one that is not 0"] += 1
-            elif own:
+        for label, zero in self.made:
+            why = staying.get(self.root(label))
+            if why is None:
                 found.removable += 1
+            elif zero:
+                found.staying[why] += 1
         return found
+
+    def staying(self) -> dict[int, str]:
+        """The channels that stay, by what keeps them."""
+        found: dict[int, str] = {}
+        for label, why in self.kept.items():
+            found.setdefault(self.root(label), why)
+        before = -1
+        while before < len(found):
+            before = len(found)
+            for layer in reversed(self.layers):
+                rows = [self.root(label) in found for label in layer.made]
+                for column in layer.weighs[rows].any(0).nonzero().flatten().tolist():
+                    found.setdefault(self.root(layer.read[column]), "tied to one that is not 0")
+            if before == len(found):
+                for layer in self.layers:
+                    if layer.groups > 1:
+                        self.even(layer, found)
+            if before == len(found):
+                for value in reversed(self.values.values()):
+                    if before == len(found) and not any(self.root(label) in found for label in value.labels):
+                        found[self.root(value.labels[0])] = "the last one"
+        return found
+
+    def even(self, layer: _Layer, found: dict[int, str]) -> None:
+        """Let each group that keeps anything keep as many channels as any other."""
+        sides = [
+            torch.tensor([self.root(label) for label in labels]).reshape(layer.groups, -1).tolist()
+            for labels in (layer.made, layer.read)
+        ]
+        used = [any(root in found for side in sides for root in side[k]) for k in range(layer.groups)]
+        for side in sides:
+            most = max(1, *(sum(root in found for root in group) for group in side))
+            for group in (group for group, some in zip(side, used, strict=True) if some):
+                for root in group:
+                    if sum(one in found for one in group) < most:
+                        found.setdefault(root, "a group of a convolution")
 
     def step(self, node: torch.fx.Node) -> None:
         kind = str(node.target).removeprefix("aten.").split(".")[0]
+        if node.all_input_nodes and all(self.tensor(read) is not None for read in node.all_input_nodes):
+            self.computed[node.name] = self.evaluated(node)
+            return
         reads = [self.values[read] for read in node.all_input_nodes if read in self.values]
         handler = getattr(self, f"on_{kind}", None)
         found = None
@@ -168,24 +219,20 @@ class _Walk:
             alive = (~before.zero).reshape(groups, deep).repeat_interleave(len(weight) // groups, 0)
             used = used & alive
         zero = ~(used.any(1) | free)
-        if groups == 1:
-            return self.new(zero)
         if before is not None and deep == 1 and groups == len(weight):
-            found = _Value(before.labels, zero)
-            self.now(node, before, zero)
             self.made += [(label, bool(own)) for label, own in zip(before.labels, zero, strict=True)]
-            return found
+            return _Value(before.labels, zero)
         made = self.new(zero)
-        self.keep(made, "a grouped convolution")
-        if before is not None:
-            self.keep(before, "a grouped convolution")
+        if before is None:
+            return made
+        if len(before.labels) != deep * groups:
+            self.keep(before, "another axis")
+            return made
+        own = torch.arange(groups).repeat_interleave(len(weight) // groups)
+        weighs = torch.zeros(len(weight), groups, deep, dtype=torch.bool)
+        weighs[torch.arange(len(weight)), own] = used
+        self.layers.append(_Layer(made.labels, before.labels, groups, weighs.reshape(len(weight), -1)))
         return made
-
-    def now(self, node: torch.fx.Node, before: _Value, zero: Tensor) -> None:
-        """What is in front may be anything where it is multiplied by 0, if nothing else reads it."""
-        alone = len(node.args[0].users) == 1  # type: ignore[union-attr]
-        for label, own in zip(before.labels, zero, strict=True):
-            self.zeros[label] = bool(own) and (alone or self.zeros[label])
 
     def on_conv2d(self, node: torch.fx.Node) -> _Value | None:
         groups = node.args[6] if len(node.args) > 6 else node.kwargs.get("groups", 1)
@@ -200,9 +247,7 @@ class _Walk:
         gain, bias, mean = (self.tensor(node.args[k]) for k in (1, 2, 3))
         if before is None or gain is None or bias is None or mean is None:
             return None
-        zero = (bias == 0) & ((gain == 0) | (before.zero & (mean == 0)))
-        self.now(node, before, zero)
-        return _Value(before.labels, zero)
+        return _Value(before.labels, (bias == 0) & ((gain == 0) | (before.zero & (mean == 0))))
 
     def on_add(self, node: torch.fx.Node) -> _Value | None:
         both = [self.values.get(argument) for argument in node.args[:2]]

@@ -2,13 +2,15 @@
 
 A convolution or a linear node makes new slices along one axis of its value; most operators pass them on, in
 other places perhaps; sums tie the slices of what they add to each other. Slices with one label, or with tied
-labels, go together or not at all.
+labels, go together or not at all. Of a convolution in groups the same number goes of every group, or whole
+groups do (:mod:`relutrim.rewrite.grouped`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +51,8 @@ class Slices:
 
 @dataclass(eq=False)
 class Labels:
-    """Labels of the slices of every value; tied ones have the same root. With ``together``, slices that go
+    """Labels of the slices of every value; tied ones have the same root. Those that are ``pinned`` stay;
+    ``grouped`` are the convolutions whose groups have to stay of one size. With ``together``, slices that go
     with the same slice of a tensor that several nodes read are tied, so that it can be cut as one.
     """
 
@@ -58,6 +61,7 @@ class Labels:
     slices: dict[str, Slices] = field(default_factory=dict)
     parent: list[int] = field(default_factory=list)
     pinned: set[int] = field(default_factory=set)
+    grouped: list[Node] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.slices[self.network.input.name] = self._pin(self._fresh(self.network.input.shape, 0))
@@ -78,6 +82,14 @@ class Labels:
     def roots(self, name: str) -> Index:
         """The roots of a value's labels."""
         return np.array([self.root(label) for label in self.slices[name].labels.tolist()], dtype=np.int64)
+
+    def fixed(self) -> set[int]:
+        """The roots of labels whose slices nobody may take away by weighing others instead: those that stay,
+        and those that may go only together with slices of other groups.
+        """
+        names = {name for node in self.grouped for name in (node.inputs[0], node.name)}
+        grouped = (self.slices[name].labels.tolist() for name in names)
+        return {self.root(label) for label in chain(self.pinned, *grouped)}
 
     def _fresh(self, shape: Shape, axis: int) -> Slices:
         count = shape[axis] if shape else 1
@@ -133,7 +145,7 @@ class Labels:
                 self._pin(before[0])
             return self._fresh(shape, len(shape) - 1)
         if isinstance(operator, Convolution):
-            return self._convolved(operator, before[0], shape)
+            return self._convolved(node, operator, before[0], shape)
         found = _passed_on(operator, before, shapes)
         if found is None or 0 in shape:  # no entry says which label an empty slice has
             for slices in before:
@@ -142,16 +154,19 @@ class Labels:
         axis, grid = found
         return self._merged(axis, grid)
 
-    def _convolved(self, operator: Convolution, before: Slices, shape: Shape) -> Slices:
+    def _convolved(self, node: Node, operator: Convolution, before: Slices, shape: Shape) -> Slices:
         fresh = self._fresh(shape, 0)
-        if operator.groups == 1 and before.axis == 0:
+        if before.axis == 0 and operator.groups == 1:
             return fresh
-        if before.axis == 0 and operator.weight.shape[1] == 1 and operator.groups == len(fresh.labels):
+        if before.axis != 0 or 0 in (len(before.labels), len(fresh.labels)):
+            self._pin(before)
+            return self._pin(fresh)
+        if operator.weight.shape[1] == 1 and operator.groups == len(fresh.labels):
             for one, other in zip(before.labels.tolist(), fresh.labels.tolist(), strict=True):
                 self._tie(one, other)  # a kernel per channel
             return fresh
-        self._pin(before)
-        return self._pin(fresh)
+        self.grouped.append(node)
+        return fresh
 
     def _merged(self, axis: int, grid: Index) -> Slices:
         """One label per slice along the axis: all that a slice holds are tied. -1 is nobody's."""

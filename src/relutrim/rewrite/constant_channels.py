@@ -67,10 +67,9 @@ class _Constant:
         self.draft, self.labels = draft, Labels(draft.network)
         self.readers = weighers(draft.network, self.labels)
         self.roots = {name: self.labels.roots(name) for name in self.readers}
-        pinned = {self.labels.root(label) for label in self.labels.pinned}
         self.where: dict[int, tuple[str, ...]] = {}
         self.uniform: dict[int, bool] = {}
-        varying: set[int] = set(pinned)
+        varying = self.labels.fixed()
         for name, roots in self.roots.items():
             constant = self._constant(name)
             varying.update(roots[~constant].tolist())

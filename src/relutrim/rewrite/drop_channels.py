@@ -4,7 +4,8 @@ graph.
 1. **Label** the slices of every value (:mod:`relutrim.rewrite.channels`): a channel runs on through ReLU,
    pooling, batch norm, flattening, sums and concatenations, and all of these places lose it together.
 2. **Ask** which labels stay: those of the outputs, and those with an entry that can be other than 0 and that
-   something that stays reads.
+   something that stays reads; and as many more as let all groups of a convolution stay of one size
+   (:mod:`relutrim.rewrite.grouped`).
 3. **Cut** all others, everywhere. Nothing is rounded and no weight changes, so what stays is exactly what it
    was.
 
@@ -29,6 +30,7 @@ from relutrim.graph.slicing import Kept, cut
 from relutrim.intervals import Interval
 from relutrim.rewrite.channels import Labels
 from relutrim.rewrite.draft import Draft, Mask, Step
+from relutrim.rewrite.grouped import evened
 
 NAME = "drop-channels"
 
@@ -50,8 +52,8 @@ def drop_together(draft: Draft) -> Draft:
 
 
 def _staying(network: Network, labels: Labels, nonzero: dict[str, Mask]) -> set[int]:
-    """The roots of the labels that stay: those that are pinned, and those of entries that can be other than 0
-    and that a slice that stays reads.
+    """The roots of the labels that stay: those that are pinned, those of entries that can be other than 0 and
+    that a slice that stays reads, and those without which a convolution would have groups of several sizes.
 
     A unit that is inactive but stays is written as a ReLU, so it needs its inputs as much as any other.
     """
@@ -68,6 +70,8 @@ def _staying(network: Network, labels: Labels, nonzero: dict[str, Mask]) -> set[
                 axis = labels.slices[name].axis
                 others = tuple(a for a in range(read.ndim) if a != axis)
                 staying.update(roots[name][np.atleast_1d((read & nonzero[name]).any(axis=others))].tolist())
+        if count == len(staying):
+            staying = evened(labels, staying)
         if count == len(staying):
             # A value without entries is no value.
             empty = (r for r in reversed(roots.values()) if len(r) and not np.isin(r, list(staying)).any())

@@ -172,8 +172,7 @@ def _off(draft: Draft, node: Node, rows: Array, instead: Array, sizes: Array, te
 
 def _free(labels: Labels) -> set[int]:
     """The roots of labels that may go."""
-    pinned = {labels.root(label) for label in labels.pinned}
-    return {labels.root(label) for label in range(len(labels.parent))} - pinned
+    return {labels.root(label) for label in range(len(labels.parent))} - labels.fixed()
 
 
 def _stood_for(labels: Labels, keys: dict[str, list[tuple[int, int]]]) -> Iterable[int]:
