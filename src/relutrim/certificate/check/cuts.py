@@ -1,9 +1,10 @@
 """That OUT is MODEL with slices cut away: a comparison for networks of any size, and on domains without end.
 
 Every node of OUT is found again in MODEL, by its name, and so is each of its entries: the one that has the
-same coefficients for the same entries. What MODEL has beyond that is not there in OUT, as if it were 0. So if
-``x`` is what a node of MODEL reads, the same node of OUT reads ``x + d``: for an entry that was cut ``d`` is
-``-x``, whose range intervals tell; for any other it is what was found for it before. What both make then
+same coefficients for the same entries. (What is 0 in both may be read with any coefficient, or not at all: a
+channel that is 0 is like any other one.) What MODEL has beyond that is not there in OUT, as if it were 0. So
+if ``x`` is what a node of MODEL reads, the same node of OUT reads ``x + d``: for an entry that was cut ``d``
+is ``-x``, whose range intervals tell; for any other it is what was found for it before. What both make then
 differs by ``A d`` and by how far the constants are apart. Where only what is 0 was cut, or what nobody reads,
 ``d`` is 0 all the way, and nothing is rounded.
 
@@ -14,7 +15,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 
@@ -137,7 +140,8 @@ class Cuts:
             found = relu_moved(self._span(mine.inputs[0]), moved[0])
             self._put(number, entries[0], found)
             return
-        at = _found_again(node, mine.operation, node.operation, entries, self.before, mine)
+        nothing = [self._nothing(twin.number) for twin in read]
+        at = _found_again(node, mine.operation, node.operation, entries, nothing)
         apart = node.operation.bias - mine.operation.bias[at]
         bias = Span(np.where(apart == 0, 0.0, down(apart)), np.where(apart == 0, 0.0, up(apart)))
         pairs = maximum(self.before, mine)
@@ -147,8 +151,14 @@ class Cuts:
             made = _between(moved[0], pairs).take(at)
         self._put(number, at, Span.point(self.before.sizes[number]).put(at, made))
 
+    def _nothing(self, number: int) -> Mask:
+        """Which entries of a value of MODEL are 0, as are those of OUT that are the same."""
+        return ~((self._span(number).size > 0) | (self.moved[number].size > 0))
+
     def _put(self, number: int, entries: Index, moved: Span) -> None:
         """What was cut is missing in OUT."""
+        if len(np.unique(entries)) < len(entries):
+            raise CheckFailed(f"node {self.before.nodes[number - 1].name!r} makes an entry in OUT twice")
         if number in self.moved:
             raise CheckFailed(f"node {self.before.nodes[number - 1].name!r} is in OUT twice")
         missing = -self._span(number)
@@ -211,39 +221,49 @@ def _entries(twin: Twin) -> Index:
 
 
 def _found_again(
-    node: Node, mine: Affine, theirs: Affine, entries: list[Index], before: Graph, origin: Node
+    node: Node, mine: Affine, theirs: Affine, entries: list[Index], nothing: list[Mask]
 ) -> Index:
-    """For each entry of OUT's operation, the entry of MODEL's with the same coefficients."""
+    """For each entry of OUT's operation, the entry of MODEL's with the same coefficients. ``entries`` are
+    those of MODEL that OUT's inputs are, and ``nothing`` says which of MODEL's are 0.
+    """
     pairs = zip(mine.maps, theirs.maps, strict=True)
     if any((one.weight is None) != (other.weight is None) for one, other in pairs):
         raise CheckFailed(f"node {node.name!r} is of another kind in OUT than in MODEL")
     if mine.maps and mine.maps[0].weight is not None:
-        kept = np.zeros(before.sizes[origin.inputs[0]], bool)
-        kept[entries[0]] = True
-        found = _among_windows(mine, theirs, entries[0], kept) if len(mine.maps) == 1 else None
+        found = _among_windows(mine, theirs, entries[0], nothing[0]) if len(mine.maps) == 1 else None
     else:
-        found = _among_entries(mine, theirs, entries)
+        found = _among_entries(mine, theirs, entries, nothing)
     if found is None:
         raise CheckFailed(f"node {node.name!r} has coefficients in OUT that it does not have in MODEL")
     return found
 
 
-def _among_entries(mine: Affine, theirs: Affine, entries: list[Index]) -> Index | None:
-    """Where each entry is one entry of each input times a factor."""
-    columns = []
-    for one, other, kept in zip(mine.maps, theirs.maps, entries, strict=True):
-        read = np.append(kept, -1)[other.index]
-        columns.append((one.index, read))
-        columns += [(_bits(one, name), _bits(other, name)) for name in ("factor", "radius")]
-    return _with_bias(_codes(columns), mine.bias, theirs.bias)
+def _among_entries(mine: Affine, theirs: Affine, entries: list[Index], nothing: list[Mask]) -> Index | None:
+    """Where each entry is one entry of each input times a factor: as it is read, or else as far as that is
+    not 0.
+    """
+    codes = []
+    for zeros in ([np.zeros_like(zero) for zero in nothing], nothing):
+        columns = []
+        for one, other, kept, zero in zip(mine.maps, theirs.maps, entries, zeros, strict=True):
+            known, read = _read(one.index, zero), _read(np.append(kept, -1)[other.index], zero)
+            columns.append((known, read))
+            columns += [(_bits(one, name, known), _bits(other, name, read)) for name in ("factor", "radius")]
+        codes.append(_codes(columns))
+    return _with_bias(codes, mine.bias, theirs.bias)
 
 
-def _bits(part: Map, name: str) -> Index:
-    """The bits of coefficients; those that are left out are 1, and off by 0."""
+def _read(index: Index, nothing: Mask) -> Index:
+    """Which entries are read; -1 is 0."""
+    return np.where(np.append(nothing, True)[index], -1, index)
+
+
+def _bits(part: Map, name: str, read: Index) -> Index:
+    """The bits of coefficients; those that are left out are 1, and off by 0. What is read as 0 needs none."""
     found = vars(part)[name]
     if found is None:
         found = np.full(len(part.index), 1.0 if name == "factor" else 0.0)
-    return np.ascontiguousarray(found, np.float64).view(np.int64)
+    return np.where(read < 0, 0.0, found).view(np.int64)
 
 
 def _codes(columns: list[tuple[Index, Index]]) -> tuple[Index, Index]:
@@ -260,13 +280,22 @@ def _codes(columns: list[tuple[Index, Index]]) -> tuple[Index, Index]:
     return code[:split], code[split:]
 
 
-def _with_bias(codes: tuple[Index, Index], mine: Array, theirs: Array) -> Index | None:
-    """Places of equal rows, of those with the same constant if there are any."""
+def _with_bias(
+    codes: Sequence[tuple[Index, Index]], mine: Array, theirs: Array, *, exactly: bool = False
+) -> Index | None:
+    """Places of equal rows, by the first codes that agree: of those with the same constant, and (unless
+    ``exactly``) of others for what is left. No place is taken twice.
+    """
     bits = np.ascontiguousarray(mine).view(np.int64), np.ascontiguousarray(theirs).view(np.int64)
-    found = _places(*_codes([codes, bits]))
-    if (found < 0).any():
-        found = _places(*codes)
-    return None if (found < 0).any() else found
+    found = np.full(len(theirs), -1)
+    for known, wanted in [*(_codes([one, bits]) for one in codes), *(() if exactly else codes)]:
+        left = np.flatnonzero(found < 0)
+        free = np.setdiff1d(np.arange(len(mine)), found)
+        places = _places(known[free], wanted[left])
+        found[left[places >= 0]] = free[places[places >= 0]]
+        if (found >= 0).all():
+            return found
+    return None
 
 
 def _places(known: Index, wanted: Index) -> Index:
@@ -291,7 +320,7 @@ def _times_before(codes: Index) -> Index:
     return found
 
 
-def _among_windows(mine: Affine, theirs: Affine, kept: Index, there: Mask) -> Index | None:
+def _among_windows(mine: Affine, theirs: Affine, kept: Index, nothing: Mask) -> Index | None:
     """Where groups of windows are multiplied by a weight: each group of OUT's is one of MODEL's, with some of
     its columns (none of which is missing that reads something OUT has), and each row one of its rows. Where
     all windows have the same weights, as in means, each window is one of MODEL's.
@@ -301,33 +330,51 @@ def _among_windows(mine: Affine, theirs: Affine, kept: Index, there: Mask) -> In
     assert other.weight is not None
     outputs, (few, windows, _) = one.weight.shape[1], other.index.shape
     if groups == outputs == 1 and np.array_equal(one.weight, other.weight):
-        read = np.append(kept, -1)[other.index[0]]
-        return _with_bias(_rows(one.index[0], read), mine.bias, theirs.bias)
+        pair = one.index[0], np.append(kept, -1)[other.index[0]]
+        codes = [_rows(*pair), _rows(*(_read(index, nothing) for index in pair))]
+        return _with_bias(codes, mine.bias, theirs.bias)
     if windows != count:
         return None
-    columns = one.index.swapaxes(1, 2).reshape(groups * width, count)
-    read = np.append(kept, -1)[other.index].swapaxes(1, 2).reshape(-1, count)
-    places = _places(*_rows(columns, read)).reshape(few, -1)
-    padding = (read < 0).all(1).reshape(few, -1)
+    there = np.zeros(len(nothing), bool)
+    there[kept] = True
+    index, plain = _read(one.index, nothing), np.append(kept, -1)[other.index]
+    read = _columns(_read(plain, nothing))
+    places = _places(*_rows(_columns(index), read)).reshape(few, -1)
+    as_stored = _places(*_rows(_columns(one.index), _columns(plain))).reshape(few, -1)
+    used = (read >= 0).any(1).reshape(few, -1)
     bias, others = mine.bias.reshape(groups, outputs, count), theirs.bias.reshape(few, -1, count)
+    idle = [group for group in range(groups) if (index[group] < 0).all()]
     found = np.empty(others.shape, np.int64)
     for group in range(few):
-        at, used = places[group], ~padding[group]
-        origin = {*(at[used] // width).tolist()}
-        if not used.any() or (at[used] < 0).any() or len(origin) != 1:
+        at, some = places[group], used[group]
+        origin = list(dict.fromkeys((at[some] // width).tolist()))
+        if (at[some] < 0).any() or len(origin) > 1:
             return None
-        (own,) = origin
-        taken = at[used] % width
-        rest = np.ones(width, bool)
-        rest[taken] = False
-        rest &= _reads(one.index[own], there)
-        weight, wanted = one.weight[own], other.weight[group][:, used]
-        keys = _rows(weight[:, taken].view(np.int64), np.ascontiguousarray(wanted).view(np.int64))
-        rows = _with_bias(keys, bias[own, :, 0], others[group, :, 0])
-        if rows is None or weight[np.ix_(rows, np.flatnonzero(rest))].any():
+        if not origin:  # all that it reads is 0
+            stored = as_stored[group][as_stored[group] >= 0] // width
+            origin = list(dict.fromkeys([*stored.tolist(), *idle]))
+        rows = None
+        for exactly, own in product((True, False), origin):
+            weight, taken = one.weight[own], at[some] % width
+            rest = _reads(index[own], there)
+            rest[taken] = False
+            wanted = np.ascontiguousarray(other.weight[group][:, some])
+            keys = _rows(weight[:, taken].view(np.int64), wanted.view(np.int64))
+            rows = _with_bias([keys], bias[own, :, 0], others[group, :, 0], exactly=exactly)
+            if rows is not None and not weight[np.ix_(rows, np.flatnonzero(rest))].any():
+                found[group] = (own * outputs + rows)[:, None] * count + np.arange(count)
+                idle = [left for left in idle if left != own]
+                break
+            rows = None
+        if rows is None:
             return None
-        found[group] = (own * outputs + rows)[:, None] * count + np.arange(count)
     return found.reshape(-1)
+
+
+def _columns(index: Index) -> Index:
+    """What the columns of windows read, group by group, a row each."""
+    groups, count, width = index.shape
+    return index.swapaxes(1, 2).reshape(groups * width, count)
 
 
 def _reads(index: Index, there: Mask) -> Mask:
