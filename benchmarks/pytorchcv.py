@@ -1,5 +1,5 @@
 """Other people's modules: the first architecture of each family in ``pytorchcv``, how long it takes to load,
-how much of it relutrim follows, and which channels go that are 0 for all inputs.
+how much of it relutrim follows, and which channels go that are 0 for all inputs or that nobody reads.
 
 ``pip install --no-deps --target FOLDER pytorchcv==0.0.74``, and name the folder; torchvision, which it
 imports for data sets alone, is not needed. Weights are random: no architecture depends on them. "Opaque" is

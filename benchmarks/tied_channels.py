@@ -279,6 +279,11 @@ class _Walk:
     on_view = on_reshape = on_flatten
 
 
+def counted(module: nn.Module, example: Tensor) -> Count:
+    """How many channels of the module's layers can go, whatever the inputs are."""
+    return _Walk(module.eval(), example).count()
+
+
 def planted(module: nn.Module, example: Tensor, generator: torch.Generator) -> Count:
     """How many channels of the module's layers can go, whatever the inputs are, after some have been zeroed
     in place: in a third of all layers a quarter of the channels, filter, batch norm's scale and shift.
