@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations, prune
 
 import relutrim
 from cutting import free_labels, label, without
-from relutrim.errors import InputError
+from relutrim.errors import CheckFailed, InputError
 from relutrim.graph import Network
 from relutrim.graph.slicing import Kept
 from relutrim.io.torch.apply import applied
@@ -721,3 +721,44 @@ def test_columns_that_are_constant_cost_no_module_its_class():
     assert [found.model.first.out_channels, found.model.third_norm.num_features] == [12, 21]
     x = torch.rand(3, 3, 16, 16)
     torch.testing.assert_close(found.model(x), module(x))
+
+
+class ChangedBehindAView(nn.Module):
+    """What is changed in place has a view, read behind it; torch records the view anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        view = y[:, :2]
+        y *= -1.0
+        return self.last(torch.cat([torch.relu(view), y[:, 2:]], 1))
+
+
+def test_a_view_of_what_is_changed_in_place_is_written_as_it_is_read():
+    torch.manual_seed(0)
+    module = ChangedBehindAView().eval()
+    result = relutrim.compress(module, relutrim.Box(-1, 1), input_shape=(4,))
+    assert result.obstacle is None
+    assert not result.unchanged
+    x = 2 * torch.rand(64, 4) - 1
+    torch.testing.assert_close(result.model(x), module(x))
+
+
+def test_an_edit_that_fails_its_check_leaves_the_module_as_it_is_and_asks_for_a_report(monkeypatch):
+    def fails(*_: object) -> None:
+        raise CheckFailed("what was written does not read as it should")
+
+    monkeypatch.setattr("relutrim.io.torch.source.applied", fails)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)).eval()
+    with torch.no_grad():
+        module[0].bias[0] = -9.0
+    result = relutrim.compress(module, relutrim.Box(-1, 1))
+    assert result.unchanged
+    assert result.obstacle is not None
+    assert "does not read as it should" in result.obstacle
+    assert "please report it" in result.obstacle
+    assert torch.equal(result.model[0].weight, module[0].weight)

@@ -18,7 +18,7 @@ from relutrim.again import Again, mergeable
 from relutrim.analysis import analyze_network, shape_for
 from relutrim.clock import Clock
 from relutrim.domain.domain import Domain, Everywhere
-from relutrim.errors import CheckFailed, InputError, UnsupportedError
+from relutrim.errors import CheckFailed, InputError, RelutrimError, UnsupportedError
 from relutrim.graph.graph import Network
 from relutrim.graph.operators import Fresh
 from relutrim.io.source import Source
@@ -588,8 +588,8 @@ def _observed(
                 proved = EVIDENCE[wish.evidence] == Evidence.PROOF
                 trial = _trial(network, stability, result) if proved else None
                 remade = editor.edited(network, result.stored, result.kept, trial)
-        except (UnsupportedError, InputError) as error:
-            result, obstacle = as_it_is(network, stability, EVIDENCE[wish.evidence]), str(error)
+        except (UnsupportedError, InputError, CheckFailed) as error:
+            result, obstacle = as_it_is(network, stability, EVIDENCE[wish.evidence]), _obstacle(error)
 
     proved = EVIDENCE[wish.evidence] == Evidence.PROOF or result.stored is network
     assert wish.dtype is not None
@@ -653,6 +653,12 @@ def _trial(network: Network, stability: Stability, result: Rewritten) -> Trial |
         return None
     points = behind_normalisation(stability.problem, network, samples(stability, None)[:_TRIED])
     return Trial(points.cpu(), result.deviation_stored)
+
+
+def _obstacle(error: RelutrimError) -> str:
+    """Why the model is left as it is; with what to do about it where that is a bug."""
+    bug = "; please report it with the model and the domain" if isinstance(error, CheckFailed) else ""
+    return f"{error}{bug}"
 
 
 def _in_float32(

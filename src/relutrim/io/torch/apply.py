@@ -83,10 +83,11 @@ def check_program(program: Program, edited: Edited) -> None:
 
 def _same_names(program: Program, edited: Edited) -> dict[str, str]:
     """What the values of a program's calls are called in another one that has the same calls, but for those
-    that nothing depends on.
+    that nothing depends on. Calls without a counterpart get names that mean nothing there.
     """
     pairs = zip(_needed(program), _needed(edited.program), strict=False)
-    return {one.name: edited.names[other.name] for one, other in pairs if other.name in edited.names}
+    found = {one.name: edited.names[other.name] for one, other in pairs if other.name in edited.names}
+    return {call.name: f"{call.name} again" for call in program.calls} | found
 
 
 def _needed(program: Program) -> list[Call]:
