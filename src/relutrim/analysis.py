@@ -14,6 +14,7 @@ from relutrim.domain.domain import Domain, Everywhere, Problem
 from relutrim.errors import InputError
 from relutrim.graph.graph import Network, Node, Output
 from relutrim.graph.operators import Relu
+from relutrim.memory import AMPLE, MemoryBudget
 from relutrim.milp.settings import METHODS as MILP_METHODS
 from relutrim.milp.settings import Settings
 from relutrim.prove.deadline import Deadline
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from relutrim.prove.useful import Relevance
 
 METHODS = ("auto", *MILP_METHODS, "bounds", "data")
-_BATCH = 4096
+_BATCH, _BATCH_BYTES = 4096, 256 * 2**20
 
 
 def analyze(
@@ -45,6 +46,7 @@ def analyze(
     big_m: str = "best",
     inject: str = "relaxation",
     until: str = "sign",
+    memory: str | int | None = None,
     journal: str | Path | None = None,
     input_shape: tuple[int, ...] | None = None,
     example_input: Any = None,
@@ -67,6 +69,9 @@ def analyze(
     bounds, ``linear`` ones or the ``best`` the prover has, and ``inject`` inputs on the way: those of the
     solver's ``relaxation``, ``random`` ones, or none (``off``). What only the solver says has evidence
     ``solver``.
+
+    ``memory`` is what batches are sized by, in bytes or as in ``"2G"`` (None: a quarter of the machine's);
+    less is slower.
 
     Whatever stops the analysis early (the limit in seconds, Ctrl-C) leaves neurons ``unknown``, never wrong.
     Without a limit only the last stage has one, of five minutes; ``time_limit=math.inf`` lifts that too.
@@ -102,6 +107,7 @@ def analyze(
         big_m=big_m,
         inject=inject,
         until=until,
+        memory=memory,
         journal=journal,
         progress=progress,
     )
@@ -118,6 +124,7 @@ def analyze_network(
     seed: int,
     progress: Progress | None,
     jobs: int | None = None,
+    memory: str | int | MemoryBudget | None = None,
     journal: str | Path | None = None,
     among: frozenset[tuple[str, int]] | None = None,
     known: Known | None = None,
@@ -134,6 +141,7 @@ def analyze_network(
         raise InputError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
     if method == "data" and data is None:
         raise InputError("method 'data' needs data; give it some, or use method 'auto'")
+    budget = MemoryBudget.of(memory)
     problem = domain.fit(network)
     rows = as_rows(data, problem) if method != "bounds" else None
 
@@ -159,6 +167,7 @@ def analyze_network(
             journal=notes,
             among=among,
             known=known,
+            memory=budget,
             relevance=relevance,
         )
         found = _decided(cascade, domain, method, settings, rows)
@@ -207,17 +216,17 @@ def _decided(
     interrupted, counted, deadline = False, 0, cascade.deadline
     try:
         if method == "data":
-            counted = cascade.observe(batches(rows))
+            counted = cascade.observe(batches(rows, cascade.memory))
         elif method == "bounds":
             cascade.bound(search=False)
         elif milps is not None:
-            counted = cascade.observe(batches(rows))
+            counted = cascade.observe(batches(rows, cascade.memory))
             if cascade.journal is not None:
                 cascade.recall_rest()
                 cascade.witnesses.noted = cascade.journal.overhear
             milps.run(method)
         else:
-            counted = cascade.run(batches(rows))
+            counted = cascade.run(batches(rows, cascade.memory))
     except KeyboardInterrupt:
         interrupted = True
     given = 0 if rows is None else len(rows)
@@ -338,12 +347,13 @@ def as_rows(data: Any, problem: Problem) -> Tensor | None:
     return array.reshape(len(array), size)
 
 
-def batches(rows: Tensor | None) -> Iterator[Tensor]:
+def batches(rows: Tensor | None, memory: MemoryBudget = AMPLE) -> Iterator[Tensor]:
     """Rows in float64, some at a time."""
     if rows is not None:
         import torch
 
-        for batch in torch.split(rows, _BATCH):
+        most = memory.share(_BATCH_BYTES) // (8 * max(1, rows.shape[1]))
+        for batch in torch.split(rows, max(1, min(_BATCH, most))):
             yield batch.to(torch.float64)
 
 

@@ -22,6 +22,7 @@ from relutrim.errors import CheckFailed, InputError, RelutrimError, UnsupportedE
 from relutrim.graph.graph import Network
 from relutrim.graph.operators import Fresh
 from relutrim.io.source import Source
+from relutrim.memory import AMPLE, MemoryBudget
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence, Verdict
 from relutrim.result import Compression, Deviation
@@ -79,6 +80,7 @@ def compress(
     big_m: str = "best",
     inject: str = "relaxation",
     until: str = "sign",
+    memory: str | int | None = None,
     journal: str | Path | None = None,
     certificate: bool = False,
     input_shape: tuple[int, ...] | None = None,
@@ -150,6 +152,7 @@ def compress(
         big_m=big_m,
         inject=inject,
         until=until,
+        memory=MemoryBudget.of(memory),
         journal=journal,
         progress=progress,
         certificate=certificate,
@@ -216,7 +219,9 @@ def compress_network(
     if certificate and (evidence != "proof" or analysis.get("method") == "data"):
         raise InputError("a certificate rests on proofs alone; leave --evidence and --method data away")
     clock = clock or Clock(time_limit)
-    run = _Run(network, domain, wish, data, source, editor, target, clock, dict(analysis))
+    budget = MemoryBudget.of(analysis.get("memory"))
+    options = {**analysis, "memory": budget}
+    run = _Run(network, domain, wish, data, source, editor, target, clock, options, budget)
     return run.certified() if certificate else run.plain()
 
 
@@ -234,6 +239,7 @@ class _Run:
     target: Path | None
     clock: Clock
     analysis: dict[str, Any]
+    memory: MemoryBudget
     limits: list[float] = field(default_factory=list)
     """The seconds that each analysis was given."""
 
@@ -388,7 +394,7 @@ class _Run:
         """What the verdicts that are ``proved`` allow for, and how far outputs may move."""
         deadline = self.clock.stage(_REWRITING)
         with self.clock.stopping(deadline):
-            allowed = _allowance(self.network, stability, self.wish, self.data, deadline)
+            allowed = _allowance(self.network, stability, self.wish, self.data, deadline, self.memory)
             found = _rewritten(self.network, proved, self.wish, allowed, again, deadline, self.editor)
             return found, allowed
 
@@ -399,7 +405,16 @@ class _Run:
         deadline = self.clock.stage(0.5)
         with self.clock.stopping(deadline):
             found = _observed(
-                self.network, stability, self.wish, self.data, result, allowed, self.editor, deadline, most
+                self.network,
+                stability,
+                self.wish,
+                self.data,
+                result,
+                allowed,
+                self.editor,
+                deadline,
+                most,
+                self.memory,
             )
             late = stability.count(Verdict.UNKNOWN) > 0 and stability.seconds >= self.limits[0]
             found = replace(found, source=self.source, time_was_up=late or stability.spared > 0)
@@ -544,14 +559,19 @@ def _rewritten(
 
 
 def _allowance(
-    network: Network, stability: Stability, wish: Wish, data: Any, deadline: Deadline | None = None
+    network: Network,
+    stability: Stability,
+    wish: Wish,
+    data: Any,
+    deadline: Deadline | None = None,
+    memory: MemoryBudget = AMPLE,
 ) -> Allowance | None:
     """How far outputs may move. Where less than a proof is enough nothing is proven of that, so nothing but
     a number that somebody has named can be a limit.
     """
     if wish.tolerance == "exact" and EVIDENCE[wish.evidence] != Evidence.PROOF:
         return None
-    return allowed_deviation(network, stability, wish.tolerance, data, deadline)
+    return allowed_deviation(network, stability, wish.tolerance, data, deadline, memory)
 
 
 def _observed(
@@ -564,6 +584,7 @@ def _observed(
     editor: Source | TorchSource | None = None,
     deadline: Deadline | None = None,
     most: tuple[float, float] = (math.inf, math.inf),
+    memory: MemoryBudget = AMPLE,
 ) -> Compression:
     """A rewritten network beside the original; ``editor`` is the model to edit. What that model cannot say
     is not done. ``most`` are the seconds of the search for differences and of the bound on float32, which
@@ -604,6 +625,7 @@ def _observed(
             deadline=deadline,
             search=deadline.within(most[0]),
             same=proved and result.deviation_stored == 0,
+            memory=memory,
         )
     same = result.stored is network
     stored = network if same else replace(result.stored, metadata={**result.stored.metadata, **metadata})
@@ -618,7 +640,7 @@ def _observed(
         deviation=Deviation(
             result.deviation_stored if proved and math.isfinite(result.deviation_stored) else None,
             result.deviation if proved else None,
-            _in_float32(network, stability, result, deadline.within(most[1])) if proved else None,
+            _in_float32(network, stability, result, deadline.within(most[1]), memory) if proved else None,
             single.difference,
             single.own_error,
             seen.inputs,
@@ -662,13 +684,15 @@ def _obstacle(error: RelutrimError) -> str:
 
 
 def _in_float32(
-    network: Network, stability: Stability, result: Rewritten, deadline: Deadline
+    network: Network, stability: Stability, result: Rewritten, deadline: Deadline, memory: MemoryBudget
 ) -> float | None:
-    """The bound on how far both files are apart as they run in float32."""
+    """The bound on how far both files are apart as they run in float32; None where time is up."""
     from relutrim.float32 import proven_float32
 
     if result.stored is network:
         return 0.0
+    if deadline.passed:
+        return None
     return proven_float32(
         stability.problem,
         network,
@@ -677,6 +701,7 @@ def _in_float32(
         result.ranges,
         result.deviation_stored,
         stopped=lambda: deadline.passed,
+        memory=memory,
     )
 
 

@@ -29,6 +29,7 @@ from relutrim.domain.region import Region
 from relutrim.errors import InputError
 from relutrim.graph.graph import Network, Node
 from relutrim.intervals import Interval, flat
+from relutrim.memory import AMPLE, MemoryBudget
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.stability import Stability
 from relutrim.rounding import UNIT, widen_down
@@ -114,6 +115,7 @@ def observe(
     deadline: Deadline | None = None,
     search: Deadline | None = None,
     same: bool = False,
+    memory: MemoryBudget = AMPLE,
 ) -> Observation:
     """Both networks on random inputs, corners, witnesses, data, and where a search finds them farthest apart,
     unless it is known that they are the ``same`` over the real numbers. By the deadline all of it is done,
@@ -128,15 +130,15 @@ def observe(
     apart = (
         points[:0]
         if same or stored is original
-        else climb(one, other, region, points, deadline=search or deadline)
+        else climb(one, other, region, points, deadline=search or deadline, memory=memory)
     )
-    found = certain_difference(one, other, apart, deadline)
+    found = certain_difference(one, other, apart, deadline, memory)
     inputs = behind_normalisation(problem, original, torch.cat([points, apart]))
     ordinary = slice(len(points) - len(rows) if len(rows) else 0, len(points))
     inputs = inputs.to(torch.float64 if original.dtype == "float64" else torch.float32)
-    truth = outputs_of(original, inputs.to(torch.float64))
+    truth = outputs_of(original, inputs.to(torch.float64), memory)
     by_type = {
-        dtype: _in_type(DTYPES[dtype], original, stored, inputs, truth, ordinary, bool(len(rows)))
+        dtype: _in_type(DTYPES[dtype], original, stored, inputs, truth, ordinary, bool(len(rows)), memory)
         for dtype in dict.fromkeys(dtypes)
     }
     return Observation(found, len(inputs), by_type)
@@ -216,13 +218,16 @@ def climb(
     starts: int = _STARTS,
     steps: int = _STEPS,
     deadline: Deadline | None = None,
+    memory: MemoryBudget = AMPLE,
 ) -> Tensor:
     """Inputs that provably lie in the region, where two networks are far apart: the best met by sign-gradient
     steps of shrinking size on ``|f_k - f'_k|``, from the points and outputs k where it is largest.
     """
     points = points[region.inside(points)]
-    starts = max(1, min(starts, _NUMBERS // max(1, _numbers(one) + _numbers(other))))
-    gap = (outputs_of(one, points) - outputs_of(other, points)).abs().nan_to_num(0.0, 0.0, 0.0)
+    starts = max(1, min(starts, memory.share(_NUMBERS) // max(1, _numbers(one) + _numbers(other))))
+    gap = (
+        (outputs_of(one, points, memory) - outputs_of(other, points, memory)).abs().nan_to_num(0.0, 0.0, 0.0)
+    )
     if not gap.any():
         return points[:0]
     outputs = gap.shape[1]
@@ -244,42 +249,65 @@ def climb(
     return best_at
 
 
-def outputs_of(network: Network, points: Tensor) -> Tensor:
+def outputs_of(network: Network, points: Tensor, memory: MemoryBudget = AMPLE) -> Tensor:
     """All outputs, flat."""
-    return torch.cat([*outputs_by_part(network, points)])
+    return torch.cat([*outputs_by_part(network, points, memory=memory)])
 
 
-def outputs_by_part(network: Network, points: Tensor, deadline: Deadline | None = None) -> Iterator[Tensor]:
-    """All outputs, flat, of some inputs at a time so that memory stays bounded; of the first ones alone where
+def outputs_by_part(
+    network: Network,
+    points: Tensor,
+    deadline: Deadline | None = None,
+    memory: MemoryBudget = AMPLE,
+) -> Iterator[Tensor]:
+    """All outputs, flat, of some inputs at a time so that memory stays bounded; of the first few alone where
     time is up.
     """
-    for part in _parts(network, points):
-        with torch.no_grad():
-            yield network(part)
-        if deadline is not None and deadline.passed:
-            return
+    for part in _parts(network, points, memory):
+        few = _FEWEST if deadline is not None and deadline.limited else max(1, len(part))
+        for piece in _doubling(part, few):
+            with torch.no_grad():
+                yield network(piece)
+            if deadline is not None and deadline.passed:
+                return
+
+
+def _doubling(points: Tensor, first: int) -> Iterator[Tensor]:
+    """Inputs in pieces: so few first, each piece as long as all before it together."""
+    yield points[:first]
+    while first < len(points):
+        yield points[first : 2 * first]
+        first *= 2
 
 
 def largest_outputs(
-    network: Network, stability: Stability, data: Any, deadline: Deadline | None = None
+    network: Network,
+    stability: Stability,
+    data: Any,
+    deadline: Deadline | None = None,
+    memory: MemoryBudget = AMPLE,
 ) -> Tensor:
     """How large every output, flat, was seen to get, 0 where it is no number; on some inputs alone where time
     is up.
     """
     first = samples(stability, data).flip(0)  # data and witnesses before what is random
     points = behind_normalisation(stability.problem, network, first)
-    each = (part.abs().amax(0) for part in outputs_by_part(network, points, deadline))
+    each = (part.abs().amax(0) for part in outputs_by_part(network, points, deadline, memory))
     return reduce(torch.maximum, each).nan_to_num(0.0, 0.0, 0.0)
 
 
 def certain_difference(
-    one: Network, other: Network, points: Tensor, deadline: Deadline | None = None
+    one: Network,
+    other: Network,
+    points: Tensor,
+    deadline: Deadline | None = None,
+    memory: MemoryBudget = AMPLE,
 ) -> float:
     """The largest ``|f_k - f'_k|`` at some inputs over the real numbers, or a little less: the rounding of
     both evaluations is taken off. 0 where nothing is certain; of the first inputs alone where time is up.
     """
     largest = 0.0
-    for part in _parts(one, points, _WITH_RADIUS):
+    for part in _parts(one, points, memory, _WITH_RADIUS):
         (before, radius), (after, other_radius) = _with_radius(one, part), _with_radius(other, part)
         gap = (before - after).abs()
         lower = widen_down(gap, (radius + other_radius + UNIT * gap) * (1 + 2.0**-20))
@@ -301,14 +329,15 @@ def _with_radius(network: Network, points: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
-def _own_radius(network: Network, points: Tensor) -> Tensor:
+def _own_radius(network: Network, points: Tensor, memory: MemoryBudget) -> Tensor:
     """How far each output can be from the real number, for some inputs at a time."""
-    return torch.cat([_with_radius(network, part)[1] for part in _parts(network, points, _WITH_RADIUS)])
+    parts = _parts(network, points, memory, _WITH_RADIUS)
+    return torch.cat([_with_radius(network, part)[1] for part in parts])
 
 
-def _parts(network: Network, points: Tensor, copies: int = 1) -> tuple[Tensor, ...]:
+def _parts(network: Network, points: Tensor, memory: MemoryBudget, copies: int = 1) -> tuple[Tensor, ...]:
     """Inputs, at least one at a time, such that all values fit in memory ``copies`` times."""
-    return torch.split(points, max(1, _NUMBERS // max(1, copies * _numbers(network))))
+    return torch.split(points, max(1, memory.share(_NUMBERS) // max(1, copies * _numbers(network))))
 
 
 def _numbers(network: Network) -> int:
@@ -329,14 +358,15 @@ def _in_type(
     truth: Tensor,
     ordinary: slice,
     from_data: bool,
+    memory: MemoryBudget,
 ) -> InType:
     """Both networks in one type, beside the original in float64; predictions are counted on the inputs that
     no search has chosen. What depends on values that only the model itself can tell is left out; where that
     is everything, the differences are NaN.
     """
     rounded = inputs.to(dtype)
-    before = outputs_of(original, rounded).to(torch.float64)
-    after = before if stored is original else outputs_of(stored, rounded).to(torch.float64)
+    before = outputs_of(original, rounded, memory).to(torch.float64)
+    after = before if stored is original else outputs_of(stored, rounded, memory).to(torch.float64)
     if not truth.numel():
         return InType(0.0, 0.0, None)
     names = {output.source for output in original.outputs}
@@ -346,7 +376,7 @@ def _in_type(
         return InType(math.nan, math.nan, None)
     own = (before - truth).abs()
     if dtype == torch.float64:  # nothing more accurate is at hand, so this is a bound
-        own = _own_radius(original, inputs.to(dtype))
+        own = _own_radius(original, inputs.to(dtype), memory)
     predictions = None
     size = original.size(original.outputs[0].source)
     if len(names) == 1 and size > 1 and bool(known[:size].all()):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from relutrim.errors import InputError
 from relutrim.graph.graph import Network
+from relutrim.memory import AMPLE, MemoryBudget
 from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence
 from relutrim.rounding import UNIT
@@ -75,6 +76,7 @@ def allowed_deviation(
     tolerance: str | float,
     data: Any = None,
     deadline: Deadline | None = None,
+    memory: MemoryBudget = AMPLE,
 ) -> Allowance:
     """How far the entries of the outputs may move, and what of that may be spent.
 
@@ -98,7 +100,7 @@ def allowed_deviation(
     still = {name: torch.zeros((1, *network.shapes[name]), dtype=torch.float64) for name in network.pinned}
     if isinstance(tolerance, str) and bounded:
         until = None if deadline is None else deadline.within(_LOOK * deadline.left)
-        largest = largest_outputs(network, stability, data, until)
+        largest = largest_outputs(network, stability, data, until, memory)
         parts = torch.split(largest, [network.size(source) for source in network.sources])
         shaped = {
             source: part.reshape(1, *network.shapes[source])

@@ -35,6 +35,7 @@ from relutrim.domain.region import Region
 from relutrim.graph.graph import Network, Node
 from relutrim.graph.operators import Affine, Barrier, Convolution, Linear, MaxPool, Relu
 from relutrim.intervals import Interval, flat
+from relutrim.memory import AMPLE, MemoryBudget
 from relutrim.rounding import ETA, UNIT, gamma, widen_down
 
 Slopes: TypeAlias = Slope | Mapping[str, Tensor]
@@ -44,7 +45,7 @@ form.
 
 
 _FORM_BYTES = 128 * 2**20
-"""What the coefficients of all forms over one value may take; a pass holds several such tensors."""
+"""What the coefficients of all forms over one value may take at most; a pass holds several such tensors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +78,7 @@ class Backward:
     network: Network
     region: Region
     values: dict[str, Interval]
+    memory: MemoryBudget = field(default=AMPLE, kw_only=True)
     _order: dict[str, int] = field(init=False)
     _radii: dict[str, tuple[Tensor, float]] = field(default_factory=dict, init=False)
     _relaxations: dict[tuple[str, Slope], Relaxation] = field(default_factory=dict, init=False)
@@ -89,7 +91,7 @@ class Backward:
     def rows(self) -> int:
         """How many forms to pull back at once, so that those over the widest value stay within memory."""
         widest = max(map(self.network.size, self.network.shapes))
-        return max(1, _FORM_BYTES // (8 * max(1, widest)))
+        return max(1, self.memory.share(_FORM_BYTES) // (8 * max(1, widest)))
 
     def forget(self) -> None:
         """Drop what was derived from ``values``, after those have changed."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from relutrim.cli.clock import Seconds
+from relutrim.cli.memory import Memory
 from relutrim.cli.talk import talk_options
 from relutrim.milp.settings import BIG_M, INJECTIONS, METHODS, SOLVERS, UNTIL
 
@@ -97,6 +98,13 @@ _ANALYSIS = (
         help="Be done after S seconds, reading and writing included; what is not decided by then stays "
         "unknown. Without it compress takes 60 seconds, and of an analysis only the last stage has a limit, "
         "of five minutes; none lifts both.",
+    ),
+    click.option(
+        "--memory",
+        type=Memory(),
+        metavar="BYTES",
+        help="Size batches for so much memory, such as 2G or 512M: less is slower. The network itself comes "
+        "on top [default: a quarter of the machine's].",
     ),
     click.option(
         "--journal",

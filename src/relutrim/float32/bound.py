@@ -14,6 +14,7 @@ from relutrim.float32.evaluation import error
 from relutrim.float32.operations import covered
 from relutrim.graph.graph import Network, Node
 from relutrim.intervals import Interval
+from relutrim.memory import AMPLE, MemoryBudget
 
 
 def proven_float32(
@@ -25,19 +26,22 @@ def proven_float32(
     proven: float | Tensor,
     *,
     stopped: Callable[[], bool] = lambda: False,
+    memory: MemoryBudget = AMPLE,
 ) -> float | None:
     """A bound on ``|fl(stored) - fl(original)|`` over all outputs and the domain, or None if there is none
     that is finite: float64 files, operators that IEEE says nothing of, values that may overflow.
 
     ``problem`` is what was analysed, ``proven`` the deviation over the real numbers, one number or one per
     output entry. Ranges are proven bounds of both networks' values; what they leave out is bounded anew.
-    Once ``stopped`` says so, the bound gets looser instead of taking longer.
+    Once ``stopped`` says so, the bound gets looser instead of taking longer; with little ``memory`` too.
     """
     if original.dtype != "float32" or stored.dtype != "float32" or not covered(original):
         return None
-    one = evaluation_error(problem, original, ranges, stopped=stopped)
-    other = evaluation_error(problem, stored, stored_ranges, stopped=stopped) if one is not None else None
-    if one is None or other is None or one.shape != other.shape:
+    one = evaluation_error(problem, original, ranges, stopped=stopped, memory=memory)
+    if one is None:
+        return None
+    other = evaluation_error(problem, stored, stored_ranges, stopped=stopped, memory=memory)
+    if other is None or one.shape != other.shape:
         return None
     total = ((one + other) * (1 + 2.0**-40) + proven) * (1 + 2.0**-40)
     largest = float(total.max()) if total.numel() else 0.0
@@ -51,6 +55,7 @@ def evaluation_error(
     ranges: Mapping[str, Interval],
     *,
     stopped: Callable[[], bool] = lambda: False,
+    memory: MemoryBudget = AMPLE,
 ) -> Tensor | None:
     """Per output entry, how far a float32 evaluation of one network is from the real numbers at most, for any
     input of the domain and any order of summation; None where something may overflow or is not covered.
@@ -63,7 +68,7 @@ def evaluation_error(
     for node in framed.nodes:
         found = value_interval(framed, node, known)
         known[node.name] = found.meet(ranges[node.name]) if node.name in ranges else found
-    return error(framed, region, known, network.input.name, stopped)
+    return error(framed, region, known, network.input.name, stopped, memory)
 
 
 def _on_the_domain(problem: Problem, network: Network) -> Network:

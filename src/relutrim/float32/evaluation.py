@@ -37,6 +37,7 @@ from relutrim.float32.sensitivity import Slopes, sensitivities
 from relutrim.graph.graph import Network, Node
 from relutrim.graph.operators import Affine, Relu
 from relutrim.intervals import Interval, flat
+from relutrim.memory import AMPLE, MemoryBudget
 
 _SAFETY = 1 + 2.0**-20
 """Pays for the rounding of sums of non-negative numbers."""
@@ -124,6 +125,7 @@ def forms_of(
     chained: Chains,
     outputs: tuple[int, int],
     stopped: Callable[[], bool],
+    memory: MemoryBudget,
 ) -> tuple[dict[str, Tensor], Tensor] | None:
     """The error of each output from the first up to the second number, as forms in the magnitudes of values
     and a constant; None where there was no time.
@@ -131,7 +133,7 @@ def forms_of(
     wanted = frozenset(name for name, count in chained.roundings.items() if bool((count > 0).any()))
     constant = torch.zeros(outputs[1] - outputs[0], dtype=torch.float64)
     forms: dict[str, Tensor] = {}
-    slopes = Slopes(forward.one, forward.zero)
+    slopes = Slopes(forward.one, forward.zero, memory)
     for name, found, behind in sensitivities(network, slopes, wanted, outputs, stopped):
         node, rows = network[name], found.size
         if behind is not None:
@@ -158,7 +160,12 @@ def forms_of(
 
 
 def joint(
-    network: Network, region: Region, ranges: dict[str, Interval], forms: dict[str, Tensor], constant: Tensor
+    network: Network,
+    region: Region,
+    ranges: dict[str, Interval],
+    forms: dict[str, Tensor],
+    constant: Tensor,
+    memory: MemoryBudget = AMPLE,
 ) -> Tensor:
     """The largest value over the region of forms in magnitudes, plus a constant."""
     plain, signed, rest = constant, {}, constant
@@ -174,7 +181,7 @@ def joint(
         rest = rest + flat(form * ranges[name].magnitude).sum(1) * 2.0**-50
     if not signed:
         return plain
-    lower = Backward(network, region, ranges).forms(signed, Slope.ADAPTIVE).lower
+    lower = Backward(network, region, ranges, memory=memory).forms(signed, Slope.ADAPTIVE).lower
     return torch.fmin(plain, (rest - lower) * _SAFETY)
 
 
@@ -184,6 +191,7 @@ def error(
     ranges: dict[str, Interval],
     given: str,
     stopped: Callable[[], bool],
+    memory: MemoryBudget = AMPLE,
 ) -> Tensor | None:
     """Per output, flat: the largest error of a float32 evaluation; None where something may overflow."""
     chained = chains(network, given)
@@ -192,14 +200,14 @@ def error(
         return None
     found = torch.cat([forward.errors[source].flatten() for source in network.sources])
     total, numbers = len(found), sum(map(network.size, network.shapes))
-    step = _BYTES // (8 * numbers)
+    step = memory.share(_BYTES) // (8 * numbers)
     if not step or total * numbers > _NUMBERS:
         return found
     for first in range(0, total, step):
         outputs = (first, min(total, first + step))
-        part = forms_of(network, forward, chained, outputs, stopped)
+        part = forms_of(network, forward, chained, outputs, stopped, memory)
         if part is None:
             break
-        better = joint(network, region, ranges, *part)
+        better = joint(network, region, ranges, *part, memory)
         found[slice(*outputs)] = torch.fmin(found[slice(*outputs)], better)
     return found

@@ -27,12 +27,13 @@ from relutrim.float32.norms import largest_sum
 from relutrim.graph.graph import Network, Node
 from relutrim.graph.operators import Affine, MaxPool, Relu
 from relutrim.intervals import flat
+from relutrim.memory import AMPLE, MemoryBudget
 from relutrim.rewrite.gains import adjoint_spread
 from relutrim.rounding import ETA
 from relutrim.rounding import gamma as gamma64
 
 _BYTES = 64 * 2**20
-"""What the generators of one value may take."""
+"""What the generators of one value may take at most."""
 _PRODUCTS = 2**31
 """How many products pulling the generators through one node may take."""
 _ROUNDED = 2.0**-46
@@ -47,6 +48,12 @@ class Slopes:
 
     one: Mapping[str, Tensor]
     zero: Mapping[str, Tensor]
+    memory: MemoryBudget = AMPLE
+
+    @property
+    def room(self) -> int:
+        """What the generators of one value may take."""
+        return self.memory.share(_BYTES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +94,9 @@ class Rows:
         """The same with all generators in the radius."""
         return Rows(self.middle, {}, self.around) if self.generators else self
 
-    def fits(self, numbers: int, more: int = 0) -> bool:
+    def fits(self, room: int, numbers: int, more: int = 0) -> bool:
         """Whether there is room for the generators over a value of so many numbers."""
-        return 8 * len(self.middle) * (self.count + more) * numbers <= _BYTES
+        return 8 * len(self.middle) * (self.count + more) * numbers <= room
 
     def __add__(self, other: Rows) -> Rows:
         middle = self.middle + other.middle
@@ -162,16 +169,16 @@ def _units(network: Network, first: int, last: int) -> dict[str, Rows]:
 def _pulled(network: Network, node: Node, rows: Rows, slopes: Slopes) -> list[Rows]:
     operator = node.operator
     if isinstance(operator, Affine):
-        return _through_affine(network, node, operator, rows)
+        return _through_affine(network, node, operator, rows, slopes.room)
     if isinstance(operator, Relu):
         one, zero = slopes.one[node.name], slopes.zero[node.name]
-        return [_scaled(rows, one, zero, node.name)]
+        return [_scaled(rows, one, zero, node.name, slopes.room)]
     assert isinstance(operator, MaxPool)
     # Each entry of a window counts with some share from [0, 1].
     none = torch.zeros(1, dtype=torch.bool)
     shape = network.shapes[node.inputs[0]]
-    shared = _scaled(rows, none, none, None)
-    if not shared.fits(network.size(node.inputs[0])):
+    shared = _scaled(rows, none, none, None, slopes.room)
+    if not shared.fits(slopes.room, network.size(node.inputs[0])):
         shared = shared.flattened()
     rounded = gamma64(operator.overlap(shape)) * shared.size
 
@@ -183,17 +190,17 @@ def _pulled(network: Network, node: Node, rows: Rows, slopes: Slopes) -> list[Ro
     return [Rows(window(shared.middle), generators, radius)]
 
 
-def _through_affine(network: Network, node: Node, operator: Affine, rows: Rows) -> list[Rows]:
+def _through_affine(network: Network, node: Node, operator: Affine, rows: Rows, room: int) -> list[Rows]:
     shapes = [network.shapes[name] for name in node.inputs]
     products = len(rows.middle) * rows.count * operator.multiply_adds(network.size(node.name))
-    if products > _PRODUCTS or not rows.fits(max(map(network.size, (*node.inputs, node.name)))):
+    if products > _PRODUCTS or not rows.fits(room, max(map(network.size, (*node.inputs, node.name)))):
         rows = rows.flattened()
     middles = operator.adjoint(rows.middle, shapes)
     radii = adjoint_spread(operator, rows.size, rows.radius, shapes)
     # What rounds in the generators' products is charged with the middle's, as the size holds both; what
     # underflows there is charged here.
-    room = rows.count * operator.terms(shapes) * ETA
-    found = [Rows(middle, {}, radius + room) for middle, radius in zip(middles, radii, strict=True)]
+    lost = rows.count * operator.terms(shapes) * ETA
+    found = [Rows(middle, {}, radius + lost) for middle, radius in zip(middles, radii, strict=True)]
     for name, generator in rows.generators.items():
         count, k = generator.shape[:2]
         if not k:
@@ -211,7 +218,7 @@ def _each(generator: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     return made.reshape(count, k, *made.shape[1:])
 
 
-def _scaled(rows: Rows, one: Tensor, zero: Tensor, name: str | None) -> Rows:
+def _scaled(rows: Rows, one: Tensor, zero: Tensor, name: str | None, room: int) -> Rows:
     """Each entry times a number from [0, 1]: certainly 1, certainly 0, or any. With a name, what is new
     becomes generators of that name.
     """
@@ -230,7 +237,7 @@ def _scaled(rows: Rows, one: Tensor, zero: Tensor, name: str | None) -> Rows:
     radius = share * rows.radius + torch.where(one | zero, 0.0, ETA * (rows.count + 1.0))
     generators = {other: g * share[:, None] for other, g in rows.generators.items()}
     open_ = (~(one | zero)).expand(1, *middle.shape[1:])[0].flatten().nonzero()[:, 0]
-    if name is None or not rows.fits(middle[0].numel(), len(open_)):
+    if name is None or not rows.fits(room, middle[0].numel(), len(open_)):
         return Rows(centre, generators, radius + fresh)
     new = torch.zeros(len(middle), len(open_), middle[0].numel(), dtype=middle.dtype)
     new[:, torch.arange(len(open_)), open_] = flat(fresh)[:, open_]

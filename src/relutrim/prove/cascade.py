@@ -32,6 +32,7 @@ from relutrim.domain.domain import Problem
 from relutrim.graph.graph import Network, Node
 from relutrim.graph.operators import Affine, Barrier, Convolution, Linear, Relu, Reshape, Scale, Transpose
 from relutrim.intervals import Interval
+from relutrim.memory import AMPLE, MemoryBudget
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hunt import Hunt
 from relutrim.prove.parts import AnyProof
@@ -44,7 +45,8 @@ from relutrim.search.witnesses import Witnesses
 if TYPE_CHECKING:
     from relutrim.journal.journal import Journal
 
-_ROWS, _FEWEST_ROWS = 1024, 16
+_ROWS, _FIRST_ROWS, _FEWEST_ROWS = 1024, 64, 16
+"""How many neurons are bounded at once at most, at first where time is limited, and at least."""
 _PART_SECONDS = 0.25
 _RANDOM, _MANY, _WORK = 32, 256, 2**33
 """So many inputs to begin with, more where channels are asked about with little else; or fewer, so that they
@@ -104,6 +106,7 @@ class Cascade:
     among: frozenset[tuple[str, int]] | None = None
     """The neurons that linear programs are for; None: all."""
     known: Known | None = None
+    memory: MemoryBudget = AMPLE
     relevance: Relevance | None = None
     """Who has a use for the verdicts; None: every verdict is of use."""
     proofs: list[AnyProof] = field(default_factory=list, init=False)
@@ -122,16 +125,19 @@ class Cascade:
         self.network: Network = self.problem.network
         self.region = self.problem.region(self.device)
         self._intervals()
-        self.witnesses = Witnesses(self.network, self.region, forward_radius(self.network, self.values))
-        self.backward = Backward(self.network, self.region, self.values)
-        self.rows = max(1, min(_ROWS, self.backward.rows // 2))
+        self.witnesses = Witnesses(
+            self.network, self.region, forward_radius(self.network, self.values), self.memory
+        )
+        self.backward = Backward(self.network, self.region, self.values, memory=self.memory)
+        self._most_rows = max(1, min(_ROWS, self.backward.rows // 2))
+        self.rows = min(_FIRST_ROWS, self._most_rows) if self.deadline.limited else self._most_rows
         self.generator = torch.Generator().manual_seed(self.seed)
         self.hunt = Hunt(self)
 
     def run(self, data: Iterable[Tensor] = ()) -> int:
         """All of the cascade, as far as time allows. Returns how many rows of data lay in the domain."""
         first = self.deadline.within(_BEGINNING * self.deadline.left)
-        self.witnesses.observe(self.region.sample(self._samples, self.generator), first)
+        self._begin(first)
         counted = self.observe(data)
         if self.known is not None:
             self.witnesses.observe(self.known.inputs.to(self.region.lo), self.deadline)
@@ -155,6 +161,14 @@ class Cascade:
             Programs(self, self.deadline, self.jobs, self.among).run()
         self.recall_rest()
         return counted
+
+    def _begin(self, deadline: Deadline) -> None:
+        """Observe inputs at random, as many at a time as memory has room for."""
+        most = max(1, self.memory.share(_NUMBERS) // max(1, self.region.size))
+        left = self._samples
+        while left > 0:
+            self.witnesses.observe(self.region.sample(min(left, most), self.generator), deadline)
+            left = 0 if deadline.passed else left - most
 
     @property
     def _brief(self) -> bool:
@@ -191,7 +205,7 @@ class Cascade:
         the same way, and then the journal's are another step's.
         """
         if self.journal is None:
-            self.witnesses.observe(find())
+            self.witnesses.observe(find(), self.deadline)
             return
         key = self.journal.key(phase)
         points = self.journal.recall(key, self.region.lo)
@@ -201,7 +215,7 @@ class Cascade:
             self.witnesses.observe(points)
         if points is None or cheap:
             before = len(self.witnesses.pool)
-            self.witnesses.observe(find())
+            self.witnesses.observe(find(), self.deadline)
             # A search that time has cut short is done again.
             again = points is not None or self.deadline.passed
             self.journal.remember(None if again else key, self.witnesses.since(before))
@@ -392,19 +406,22 @@ class Cascade:
             missing = torch.cat([seen.inactive[index], seen.active[index]]) < 0
             wanted = missing & (bounded.lower < 0)
             if search and bool(wanted.any()):
-                self.witnesses.observe(self.region.minimisers(bounded.forms[wanted]))
+                self.witnesses.observe(self.region.minimisers(bounded.forms[wanted]), self.deadline)
 
     def _parts(self, every: Tensor) -> Iterator[Tensor]:
-        """Some at a time, as long as there is time. If that takes long, fewer at a time, so that a limit is
-        not missed by much.
+        """Some at a time, as long as there is time: so few that a limit is not missed by much, more where
+        that goes fast.
         """
         start = 0
         while start < len(every) and not self.deadline.passed:
             began, part = time.monotonic(), every[start : start + self.rows]
             yield part
             start += len(part)
-            if time.monotonic() - began > _PART_SECONDS and self.deadline.seconds is not None:
-                self.rows = max(_FEWEST_ROWS, self.rows // 2)
+            taken = time.monotonic() - began
+            if self.deadline.limited and taken > _PART_SECONDS:
+                self.rows = min(self._most_rows, max(_FEWEST_ROWS, self.rows // 2))
+            elif taken < _PART_SECONDS / 4:
+                self.rows = min(self._most_rows, 2 * self.rows)
 
     def _improve(self, name: str, index: Tensor, sign: float, lower: Tensor) -> None:
         """Keep a bound where it is better than what was known."""
@@ -416,7 +433,12 @@ class Cascade:
         far: all of them, or of each layer as many as fit into memory. Of channels that count as a whole it is
         the most promising neuron, until the last stages.
         """
-        most = max(1, _START_BYTES // (8 * max(1, self.region.size)) // max(1, 2 * len(self.network.relus)))
+        most = max(
+            1,
+            self.memory.share(_START_BYTES)
+            // (8 * max(1, self.region.size))
+            // max(1, 2 * len(self.network.relus)),
+        )
         names: list[str] = []
         indices, signs, starts = [], [], []
         for relu in self.network.relus:

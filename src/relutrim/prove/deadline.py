@@ -26,6 +26,11 @@ class Deadline:
             return 0.0
         return float("inf") if self.seconds is None else self.seconds - self.elapsed
 
+    @property
+    def limited(self) -> bool:
+        """Whether it ever ends by itself."""
+        return self.left < float("inf")
+
     def within(self, seconds: float) -> Deadline:
         """A deadline so many seconds from now, or this one if it comes first."""
         return Deadline(min(self.left, seconds), self)

@@ -29,8 +29,8 @@ _RESTARTS = 128
 """Inputs that one round of restarts begins from, over all missing states."""
 _ROUNDS = 8
 _RESTART_HEATS = (0.1, 0.03, 0.4)
-_KEPT, _COMPARED = 4096, 2**23
-"""Inputs among which they are chosen, fewer where there are very many missing states."""
+_KEPT, _COMPARED, _KEPT_BYTES = 4096, 2**23, 256 * 2**20
+"""Inputs among which they are chosen, fewer where very many states are missing; and what they may take."""
 
 
 @dataclass(eq=False)
@@ -80,7 +80,7 @@ class Hunt:
     def _restart(self, phase: str) -> None:
         turn, self._round = self._round, self._round + 1
         cascade, targets = self.cascade, self._findable()
-        kept = cascade.witnesses.inputs()[-max(1, min(_KEPT, _COMPARED // max(1, len(targets)))) :]
+        kept = cascade.witnesses.latest(self._kept(len(targets)))
         if not len(targets) or not len(kept) or cascade.deadline.passed:
             return
         parts = torch.split(kept, cascade.witnesses.chunk)
@@ -97,6 +97,11 @@ class Hunt:
             _STEPS,
             phase,
         )
+
+    def _kept(self, targets: int) -> int:
+        """How many inputs restarts are chosen from."""
+        bytes_ = self.cascade.memory.share(_KEPT_BYTES) // (8 * max(1, self.cascade.region.size))
+        return max(1, min(_KEPT, _COMPARED // max(1, targets), bytes_))
 
     def _climb(self, steps: int) -> None:
         cascade = self.cascade

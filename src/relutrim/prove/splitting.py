@@ -68,7 +68,7 @@ class Splitting:
     def __post_init__(self) -> None:
         network = self.cascade.network
         widest = max(network.size(node.name) for node in network.nodes)
-        self.batch = max(4, min(256, _BATCH_BYTES // (8 * 4 * widest * widest)))
+        self.batch = max(4, min(256, self.cascade.memory.share(_BATCH_BYTES) // (8 * 4 * widest * widest)))
         self._halved: list[tuple[Tensor, Tensor]] = []
         self._seen = len(self.cascade.witnesses.pool)
         self._last = time.monotonic()

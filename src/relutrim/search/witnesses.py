@@ -10,6 +10,7 @@ is not certain counted as 0.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,11 +21,16 @@ from relutrim.bounds.interval import forward_radius
 from relutrim.domain.region import Region
 from relutrim.graph.graph import Network
 from relutrim.intervals import Interval, flat
+from relutrim.memory import AMPLE, MemoryBudget
 from relutrim.prove.deadline import Deadline
 from relutrim.search.climb import Targets, grouped
 
-_CHUNK_BYTES, _VALUE_BYTES = 64 * 2**20, 256 * 2**20
-"""What one value of so many inputs may take at most, and what all that ReLUs read of them may."""
+_CHUNK, _CHUNK_BYTES, _VALUE_BYTES = 8192, 64 * 2**20, 256 * 2**20
+"""How many inputs are looked at together at most, what one value of so many may take, and what all that ReLUs
+read of them may.
+"""
+_FIRST, _PIECE_SECONDS = 2, 0.1
+"""Where time is limited it begins with so many, and twice as many each time as long as that takes less."""
 _START_BYTES = 256 * 2**20
 _USELESS = 1e-6
 """A radius for the whole domain that hides states."""
@@ -54,8 +60,8 @@ class Starts:
     who points there gets another place to start from, which is as good as any.
     """
 
-    def __init__(self, like: Tensor, size: int) -> None:
-        self._most = max(1, _START_BYTES // (8 * max(1, size)))
+    def __init__(self, like: Tensor, size: int, memory: MemoryBudget) -> None:
+        self._most = max(1, memory.share(_START_BYTES) // (8 * max(1, size)))
         self._points = like.new_zeros(1, size)
         self._next = 0
 
@@ -79,7 +85,13 @@ class Starts:
 class Witnesses:
     """The pool of inputs that showed something new, and what they showed."""
 
-    def __init__(self, network: Network, region: Region, radii: dict[str, Tensor]) -> None:
+    def __init__(
+        self,
+        network: Network,
+        region: Region,
+        radii: dict[str, Tensor],
+        memory: MemoryBudget = AMPLE,
+    ) -> None:
         self.network = network
         self.region = region
         self.radii = {relu.name: radii[relu.inputs[0]].flatten() for relu in network.relus}
@@ -93,11 +105,12 @@ class Witnesses:
         self.noted: Callable[[Tensor], None] | None = None
         """Told of every input that enters the pool."""
         self._size = 0
-        self.starts = Starts(region.lo, region.size)
+        self.starts = Starts(region.lo, region.size, memory)
         self.seen = {name: _nothing(radius) for name, radius in self.radii.items()}
         widest = max([network.input.size, *(network.size(node.name) for node in network.nodes)])
         read = max(1, sum(network.size(relu.name) for relu in network.relus))
-        self.chunk = max(1, min(8192, _CHUNK_BYTES // (8 * widest), _VALUE_BYTES // (8 * read)))
+        chunk, values = memory.share(_CHUNK_BYTES), memory.share(_VALUE_BYTES)
+        self.chunk = max(1, min(_CHUNK, chunk // (8 * widest), values // (8 * read)))
 
     def observe(self, points: Tensor, deadline: Deadline | None = None) -> int:
         """Run inputs through the network and note new states; inputs not provably in the domain are passed
@@ -105,14 +118,20 @@ class Witnesses:
 
         Returns how many inputs counted.
         """
-        counted = 0
-        for chunk in torch.split(points, self.chunk):
+        counted, start = 0, 0
+        limited = deadline is not None and deadline.limited
+        rows = min(_FIRST, self.chunk) if limited else self.chunk
+        while start < len(points):
+            began, chunk = time.monotonic(), points[start : start + rows]
             inside = chunk[self.region.inside(chunk)]
             counted += len(inside)
             if len(inside):
                 self._note(inside)
             if deadline is not None and deadline.passed:
                 break
+            start += len(chunk)
+            if limited and time.monotonic() - began < _PIECE_SECONDS:
+                rows = min(2 * rows, self.chunk)
         return counted
 
     def _note(self, points: Tensor) -> None:
@@ -194,6 +213,14 @@ class Witnesses:
     def inputs(self) -> Tensor:
         """The pool as one tensor; witnesses index its rows."""
         return self.since(0)
+
+    def latest(self, count: int) -> Tensor:
+        """So many of the pool's inputs, the last ones."""
+        rows, batches = 0, len(self.pool)
+        while batches and rows < count:
+            batches -= 1
+            rows += len(self.pool[batches])
+        return self.since(batches)[-count:]
 
     def since(self, batches: int) -> Tensor:
         """The inputs behind the first so many batches of the pool."""
