@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -94,10 +95,10 @@ def compress(
     What comes from ONNX, or from a ``.pt2`` file, stays the model that it was but for what rewriting changes.
     ``rewrites``: ``all``, or ``leo++`` for the paper's algorithm. ``tolerance`` is how far an output may
     provably move on the domain, weights as stored: ``0`` not at all; ``exact`` by the rounding of re-written
-    weights alone, and by no more than half a unit in the last place (of the file's type) of the largest value
-    it was seen to take; ``rounding`` by as much, whatever removes most; a number that much. No result is ever
-    farther away: what does not fit is left out (:attr:`Compression.left_out`), and where nothing fits the
-    model comes back as it was.
+    weights alone, and by no more than ``2^-24`` times the largest value it was seen to take (float32's unit
+    roundoff, for every file); ``rounding`` by as much, whatever removes most; a number that much. No result
+    is ever farther away: what does not fit is left out (:attr:`Compression.left_out`), and where nothing fits
+    the model comes back as it was.
     ``cost`` is what to make smaller, ``parameters`` or ``multiply-adds``; the result never has more of them.
     ``evidence`` is the weakest that a rewrite may rest on; anything but ``proof`` gives up the guarantee.
     ``fold_batch_norm`` folds batch norms into the layers beside them, which rounds every weight and is
@@ -111,9 +112,9 @@ def compress(
     second is a ``KeyboardInterrupt``.
 
     ``certificate`` makes :attr:`Compression.certificate` as well, which :mod:`relutrim.certificate.check`
-    accepts; where it would not, that is an error, and where time is up before, it is None. It is about the
-    network as ``save`` writes it, and the smaller network is not analysed anew then. That of a module is
-    about two ONNX files, which its ``save`` writes beside it; each was compared with its module.
+    accepts; where it would not, that is an error, and where time is up before, it is None, with a warning. It
+    is about the network as ``save`` writes it, and the smaller network is not analysed anew then. That of a
+    module is about two ONNX files, which its ``save`` writes beside it; each was compared with its module.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -161,6 +162,9 @@ def compress(
         clock=clock,
     )
     result = replace(result, model=_same_kind(model, result))
+    if certificate and result.certificate is None:
+        why = "the run was interrupted" if result.interrupted else "time was up (a larger time_limit helps)"
+        warnings.warn(f"no certificate was made: {why}", stacklevel=2)
     if recorded is not None and result.certificate is not None:
         for key, one in (("model", model), ("out", result.model)):
             recorded.confirm(result.certificate.models[key], one)
@@ -612,7 +616,8 @@ def _observed(
         except (UnsupportedError, InputError, CheckFailed) as error:
             result, obstacle = as_it_is(network, stability, EVIDENCE[wish.evidence]), _obstacle(error)
 
-    proved = EVIDENCE[wish.evidence] == Evidence.PROOF or result.stored is network
+    proved, same = EVIDENCE[wish.evidence] == Evidence.PROOF, result.stored is network
+    proved = proved or same
     assert wish.dtype is not None
     with gradients():
         seen = observe(
@@ -627,10 +632,11 @@ def _observed(
             same=proved and result.deviation_stored == 0,
             memory=memory,
         )
-    same = result.stored is network
     stored = network if same else replace(result.stored, metadata={**result.stored.metadata, **metadata})
     single, deployed = seen.by_type["float32"], seen.by_type[wish.dtype]
-    return Compression(
+    bounding = deadline.within(most[1])
+    late = proved and not same and bounding.passed
+    found = Compression(
         model=stored,
         original=network,
         network=result.network,
@@ -640,7 +646,7 @@ def _observed(
         deviation=Deviation(
             result.deviation_stored if proved and math.isfinite(result.deviation_stored) else None,
             result.deviation if proved else None,
-            _in_float32(network, stability, result, deadline.within(most[1]), memory) if proved else None,
+            _in_float32(network, stability, result, bounding, memory) if proved and not late else None,
             single.difference,
             single.own_error,
             seen.inputs,
@@ -664,6 +670,7 @@ def _observed(
         obstacle=obstacle,
         elsewhere=result.elsewhere,
     )
+    return _remarked(found, "no time was left for the bound on both networks in float32") if late else found
 
 
 def _trial(network: Network, stability: Stability, result: Rewritten) -> Trial | None:
@@ -686,13 +693,11 @@ def _obstacle(error: RelutrimError) -> str:
 def _in_float32(
     network: Network, stability: Stability, result: Rewritten, deadline: Deadline, memory: MemoryBudget
 ) -> float | None:
-    """The bound on how far both files are apart as they run in float32; None where time is up."""
+    """The bound on how far both files are apart as they run in float32."""
     from relutrim.float32 import proven_float32
 
     if result.stored is network:
         return 0.0
-    if deadline.passed:
-        return None
     return proven_float32(
         stability.problem,
         network,

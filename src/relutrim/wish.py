@@ -80,7 +80,7 @@ def allowed_deviation(
 ) -> Allowance:
     """How far the entries of the outputs may move, and what of that may be spent.
 
-    ``exact`` and ``rounding`` allow half a unit in the last place of float32 at the largest value seen. Of
+    ``exact`` and ``rounding`` allow ``2^-24`` (float32's unit roundoff) times the largest value seen. Of
     that ``rounding`` spends what storing the output in the file's own type may change. Where an input is
     unbounded no value says how large an output gets: there ``exact`` is 0, and ``rounding`` makes no sense.
     What is pinned may not move at all. Where time is up, only some inputs are looked at.

@@ -35,9 +35,9 @@ from relutrim.rewrite.cost import Cost
     default="exact",
     show_default=True,
     metavar="exact|rounding|EPS",
-    help="How far an output may provably move on the domain. 0: not at all. rounding: by half a unit in the "
-    "last place of the largest value it was seen to take. exact: by as much, but only for the rounding of "
-    "re-written weights. EPS: by that much.",
+    help="How far an output may provably move on the domain. 0: not at all. rounding: by 2^-24 times the "
+    "largest value it was seen to take (float32's unit roundoff, for every file). exact: by as much, but "
+    "only for the rounding of re-written weights. EPS: by that much.",
 )
 @click.option(
     "--cost",

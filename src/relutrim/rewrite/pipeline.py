@@ -30,6 +30,7 @@ from relutrim.prove.stability import Stability
 from relutrim.prove.verdict import Evidence
 from relutrim.rewrite.cost import Cost
 from relutrim.rewrite.draft import Draft, Mask, Step
+from relutrim.rewrite.factor import NAME as FACTOR
 from relutrim.rewrite.fuse import fold_batch_norms, fuse
 from relutrim.rewrite.rules import Allowance, Limits, Rules, fits
 from relutrim.rewrite.shrink import leo, shrink
@@ -161,17 +162,23 @@ def _leo(original: Draft, limits: Limits | None, rules: Rules) -> tuple[Draft, D
 
 
 def _all(original: Draft, allowed: Allowance | None, cost: Cost, rules: Rules) -> tuple[Draft, Draft]:
-    """What all rewrites leave, within what is allowed and, but for spending, freely."""
+    """What all rewrites leave, within what is allowed and, but for spending, freely. What spending leaves is
+    the result only where it costs less than what goes without.
+    """
     stripped = strip(original, rules)
     stripped = rules.better(stripped, straighten(stripped, rules.fixed))
     if allowed is not None and allowed.nothing:
         return stripped, stripped
-    freely = _freely(original, stripped, cost, rules, factors=allowed is None or allowed.budget is None)
+    freely = _freely(original, stripped, cost, rules, factors=True)
     if allowed is None:
         return (freely if fits(freely, None) else stripped), freely
     found = freely if fits(freely, allowed.limits) else _bound(stripped, allowed.limits, cost, rules)
     if allowed.budget is not None:
-        for proposal in proposals(found, allowed.budget, rules):
+        plain = found
+        if any(step.rewrite == FACTOR for step in freely.steps):  # spending makes factors of its own
+            whole = _freely(original, stripped, cost, rules, factors=False)
+            plain = whole if fits(whole, allowed.limits) else found
+        for proposal in proposals(plain, allowed.budget, rules):
             if fits(proposal, allowed.limits):
                 return cost.least(found, proposal), freely
     return found, freely

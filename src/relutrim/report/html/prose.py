@@ -201,8 +201,8 @@ def _allowance(result: Compression) -> str:
         )
     if result.tolerance == "rounding":
         return (
-            "The tolerance allowed for half a unit in the last place of the largest value that each output "
-            "was seen to take."
+            "The tolerance allowed for 2^-24 times the largest value that each output was seen to take, "
+            "float32's unit roundoff."
         )
     return f"The tolerance allowed for {result.tolerance:g}."
 
