@@ -186,3 +186,19 @@ def test_in_float32_both_agree_within_the_originals_own_rounding(tmp_path, which
     own = np.abs(before.reshape(truth.shape) - truth).max()
     assert np.abs(after - before).max() <= 8 * own
     assert result.deviation.observed_float32 <= 8 * result.deviation.original_float32_error
+
+
+def test_a_certificate_that_did_not_get_done_in_time_is_warned_of():
+    with pytest.warns(UserWarning, match=r"no certificate was made: time was up"):
+        result = relutrim.compress(relutrim.demo_model(), relutrim.Box(0, 1), certificate=True, time_limit=0)
+    assert result.certificate is None
+
+
+def test_where_time_is_up_the_bound_on_float32_is_left_out_and_that_is_said():
+    result = relutrim.compress(small_module().eval(), relutrim.Box(0, 1), time_limit=0)
+    assert not result.unchanged
+    assert result.deviation.proven_float32 is None
+    assert "no time was left for the bound on both networks in float32" in result.stability.remarks
+    unlimited = relutrim.compress(small_module().eval(), relutrim.Box(0, 1), time_limit=None)
+    assert unlimited.deviation.proven_float32 is not None
+    assert not unlimited.stability.remarks

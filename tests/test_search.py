@@ -49,6 +49,20 @@ def tensor(values) -> torch.Tensor:
 # What counts.
 
 
+def test_where_time_is_limited_few_inputs_are_looked_at_first(monkeypatch):
+    def sizes(deadline: Deadline | None) -> list[int]:
+        kept, found = witnesses_of(one_layer([[1.0]], [0.0]), Box(0, 1)), []
+        note = kept._note
+        monkeypatch.setattr(kept, "_note", lambda points: (found.append(len(points)), note(points)))
+        assert kept.observe(tensor([[0.5]] * 100), deadline) == sum(found)
+        return found
+
+    assert sizes(None) == sizes(Deadline()) == [100]
+    assert sizes(Deadline(1000))[:3] == [2, 4, 8]
+    assert sum(sizes(Deadline(1000))) == 100
+    assert sizes(Deadline(0)) == [2]
+
+
 def test_inputs_outside_of_the_box_are_passed_over():
     kept = witnesses_of(one_layer([[1.0]], [0.0]), Box(0, 1))
     assert kept.observe(tensor([[-1.0], [2.0], [math.nan], [math.inf], [math.nextafter(1.0, 2)]])) == 0

@@ -180,3 +180,19 @@ def test_connections_of_a_paper_network_that_go_within_1e6(shared):
         result = relutrim.compress(network, Box(0, 1), tolerance=tolerance, time_limit=20)
         assert result.network.connections <= 0.11 * network.connections
         assert result.deviation.proven <= 1.5e-6
+
+
+def test_rounding_never_leaves_more_than_exact_where_spending_leads_nowhere():
+    """Integers of rank 2, whose factors round nothing: what is spent on others does not fit."""
+    torch.manual_seed(0)
+    left, right = torch.randint(-2, 3, (12, 2)).float(), torch.randint(-2, 3, (2, 12)).float()
+    module = torch.nn.Sequential(
+        *(torch.nn.Linear(12, 12), torch.nn.ReLU(), torch.nn.Linear(12, 12), torch.nn.ReLU()),
+        torch.nn.Linear(12, 3),
+    )
+    with torch.no_grad():
+        module[2].weight.copy_(left @ right)
+    exact = relutrim.compress(module.eval(), Box(-1, 1))
+    assert exact.network.parameters < exact.original.parameters
+    rounding = relutrim.compress(module, Box(-1, 1), tolerance="rounding")
+    assert rounding.network.parameters <= exact.network.parameters

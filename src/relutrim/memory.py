@@ -20,7 +20,7 @@ LEAST = 64 * 2**20
 _PART = 4
 """The default is this part of the machine's memory."""
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUPS, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def machine_memory() -> int | None:
 def _control_group_limits() -> list[int]:
     """The limits of the control groups that this process is in, those of their parents included."""
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = _OWN_GROUPS.read_text().splitlines()
     except OSError:
         return []
     limits = []
