@@ -50,6 +50,8 @@ def tensor(values) -> torch.Tensor:
 
 
 def test_where_time_is_limited_few_inputs_are_looked_at_first(monkeypatch):
+    monkeypatch.setattr(witnesses, "_FIRST_WORK", 1)
+
     def sizes(deadline: Deadline | None) -> list[int]:
         kept, found = witnesses_of(one_layer([[1.0]], [0.0]), Box(0, 1)), []
         note = kept._note
@@ -61,6 +63,8 @@ def test_where_time_is_limited_few_inputs_are_looked_at_first(monkeypatch):
     assert sizes(Deadline(1000))[:3] == [2, 4, 8]
     assert sum(sizes(Deadline(1000))) == 100
     assert sizes(Deadline(0)) == [2]
+    monkeypatch.setattr(witnesses, "_FIRST_WORK", 2**27)
+    assert sizes(Deadline(1000)) == [100]  # of a small network all, whatever the limit
 
 
 def test_inputs_outside_of_the_box_are_passed_over():

@@ -45,8 +45,10 @@ from relutrim.search.witnesses import Witnesses
 if TYPE_CHECKING:
     from relutrim.journal.journal import Journal
 
-_ROWS, _FIRST_ROWS, _FEWEST_ROWS = 1024, 64, 16
-"""How many neurons are bounded at once at most, at first where time is limited, and at least."""
+_ROWS, _FEWEST_ROWS, _FIRST_WORK = 1024, 16, 2**30
+"""How many neurons are bounded at once at most, and at least; at first, if time is limited, as many as take
+so many multiplications.
+"""
 _PART_SECONDS = 0.25
 _RANDOM, _MANY, _WORK = 32, 256, 2**33
 """So many inputs to begin with, more where channels are asked about with little else; or fewer, so that they
@@ -130,7 +132,8 @@ class Cascade:
         )
         self.backward = Backward(self.network, self.region, self.values, memory=self.memory)
         self._most_rows = max(1, min(_ROWS, self.backward.rows // 2))
-        self.rows = min(_FIRST_ROWS, self._most_rows) if self.deadline.limited else self._most_rows
+        first = max(_FEWEST_ROWS, _FIRST_WORK // max(1, self.network.multiply_adds))
+        self.rows = min(first, self._most_rows) if self.deadline.limited else self._most_rows
         self.generator = torch.Generator().manual_seed(self.seed)
         self.hunt = Hunt(self)
 

@@ -29,8 +29,10 @@ _CHUNK, _CHUNK_BYTES, _VALUE_BYTES = 8192, 64 * 2**20, 256 * 2**20
 """How many inputs are looked at together at most, what one value of so many may take, and what all that ReLUs
 read of them may.
 """
-_FIRST, _PIECE_SECONDS = 2, 0.1
-"""Where time is limited it begins with so many, and twice as many each time as long as that takes less."""
+_FIRST, _FIRST_WORK, _PIECE_SECONDS = 2, 2**27, 0.1
+"""Where time is limited it begins with so many inputs, or as many as take so many multiplications; then twice
+as many each time as long as that takes less.
+"""
 _START_BYTES = 256 * 2**20
 _USELESS = 1e-6
 """A radius for the whole domain that hides states."""
@@ -109,6 +111,7 @@ class Witnesses:
         self.seen = {name: _nothing(radius) for name, radius in self.radii.items()}
         widest = max([network.input.size, *(network.size(node.name) for node in network.nodes)])
         read = max(1, sum(network.size(relu.name) for relu in network.relus))
+        self._first = max(_FIRST, _FIRST_WORK // max(1, network.multiply_adds, read))
         chunk, values = memory.share(_CHUNK_BYTES), memory.share(_VALUE_BYTES)
         self.chunk = max(1, min(_CHUNK, chunk // (8 * widest), values // (8 * read)))
 
@@ -120,7 +123,7 @@ class Witnesses:
         """
         counted, start = 0, 0
         limited = deadline is not None and deadline.limited
-        rows = min(_FIRST, self.chunk) if limited else self.chunk
+        rows = min(self._first, self.chunk) if limited else self.chunk
         while start < len(points):
             began, chunk = time.monotonic(), points[start : start + rows]
             inside = chunk[self.region.inside(chunk)]
