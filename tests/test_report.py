@@ -29,7 +29,8 @@ import relutrim
 from command_line import call
 from relutrim.analysis import analyze_network
 from relutrim.domain import Box
-from relutrim.graph import Network
+from relutrim.graph import Network, Node, Output, Port
+from relutrim.graph.operators import Linear, Relu
 from relutrim.holdout import Holdout
 from relutrim.latency import Latency, Timing
 from relutrim.prove.stability import LayerStability
@@ -41,7 +42,7 @@ from relutrim.report.html.page import analysis_page, compression_page
 from relutrim.report.html.prose import domain_words
 from relutrim.report.html.scale import log_places
 from relutrim.report.json import compression_json, model_json, schema
-from relutrim.report.tables import show_compression
+from relutrim.report.tables import _widths, show_compression
 from relutrim.result import Compression
 from report_pages import HOSTILE, Page, channels, three
 from rewriting import QUICK, compressed, dense, linear
@@ -531,3 +532,21 @@ def test_one_that_is_above_every_output_is_not(tolerance):
     assert result.deviation.proven_float32 > 2  # and no output is
     assert "order of summation" not in summary_of(result)
     assert result.report["deviation"]["proven_float32"] == result.deviation.proven_float32
+
+
+# widths in the terminal's tables
+
+
+def test_the_terminal_counts_channels_where_there_are_positions():
+    assert _widths(channels(12, 32)) == "1-12-2"
+
+
+def test_the_terminal_leaves_out_the_middle_of_many_layers():
+    nodes, before = [], "x"
+    for number in range(40):
+        linear, relu = f"l{number}", f"r{number}"
+        nodes += [Node(linear, Linear(np.eye(2), np.zeros(2)), (before,)), Node(relu, Relu(), (linear,))]
+        before = relu
+    told = _widths(Network(Port("x", (2,)), tuple(nodes), (Output("y", before),)))
+    assert "..." in told
+    assert len(told) < 60

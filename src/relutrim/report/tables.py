@@ -30,6 +30,8 @@ _WIDTH = 10_000
 """Wide enough that a file or a pipe gets every row on one line."""
 _LOOK = 0.5
 """Seconds for looking at outputs."""
+_MOST_WIDTHS = 14
+"""Of more layers than this a table shows the first and the last."""
 _FEW = 5
 """How many names are listed unless more are asked for."""
 
@@ -53,7 +55,7 @@ def show_network(
     ``more`` what else its file says.
     """
     console.print(
-        f"{'-'.join(map(str, network.widths))}: {network.neurons:,} neurons, {network.connections:,} "
+        f"{_widths(network)}: {network.neurons:,} neurons, {network.connections:,} "
         f"connections, {network.parameters:,} parameters, {network.dtype}",
         style="bold",
     )
@@ -172,7 +174,8 @@ def show_compression(
         table.add_row(word, f"{old:,}", f"{new:,}", f"{100 * (old - new) / old:.1f}%" if old else "")
     if after.zeros or before.zeros:
         table.add_row("zero weights", f"{before.zeros:,}", f"{after.zeros:,}", "")
-    table.add_row("widths", "-".join(map(str, before.widths)), "-".join(map(str, after.widths)), "")
+    positions = any(len(before.shapes[relu.name]) > 1 for relu in before.relus)
+    table.add_row("channels" if positions else "widths", _widths(before), _widths(after), "")
     console.print(table)
     if result.remark is not None:
         console.print(f"no longer of the module's class: {one_line(result.remark)}", soft_wrap=True)
@@ -370,6 +373,20 @@ def _name(word: str) -> Column:
 
 def _right(word: str) -> Column:
     return Column(word, justify="right")
+
+
+def _widths(network: Network) -> str:
+    """The sizes of the input, the layers of neurons and the output; channels where there are positions. The
+    middle of a long list is left out.
+    """
+    names = [network.input.name, *(relu.name for relu in network.relus)]
+    shapes = [network.input.shape, *(network.shapes[name] for name in names[1:])]
+    sizes = [str(shape[0] if len(shape) > 1 else math.prod(shape)) for shape in shapes]
+    sizes.append(str(network.widths[-1]))
+    if len(sizes) > _MOST_WIDTHS:
+        half = _MOST_WIDTHS // 2
+        sizes = [*sizes[:half], "...", *sizes[-half:]]
+    return "-".join(sizes)
 
 
 def _shape(shape: tuple[int, ...]) -> str:
