@@ -199,6 +199,25 @@ def test_channels_last():
     assert kernels(smaller) == [(2, 1), (2, 32)]
 
 
+def test_channels_last_between_convolutions():
+    """As TensorFlow exports: a transpose before the first convolution, and around every ReLU."""
+    smaller = dropped(
+        network(
+            (4, 5, 3),
+            ("first", Transpose((2, 0, 1)), "x"),
+            ("c1", conv(3, 4, dead=(1, 2)), "first"),
+            ("l1", Transpose((1, 2, 0)), "c1"),
+            ("r1", Relu(), "l1"),
+            ("f1", Transpose((2, 0, 1)), "r1"),
+            ("c2", conv(4, 5, dead=(0,)), "f1"),
+            ("l2", Transpose((1, 2, 0)), "c2"),
+            ("r2", Relu(), "l2"),
+            ("y", linear(5, 2), "r2"),
+        )
+    )
+    assert kernels(smaller) == [(2, 3), (4, 2), (2, 4)]
+
+
 def test_means_over_space_keep_channels_and_means_over_channels_keep_them_all():
     layers = (("c1", conv(1, 3, dead=(1,)), "x"), ("r1", Relu(), "c1"))
     over = network((1, 4, 4), *layers, ("m", Mean((1, 2), keep=False), "r1"), ("y", linear(3, 2), "m"))

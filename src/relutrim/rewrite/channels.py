@@ -156,7 +156,9 @@ class Labels:
 
     def _convolved(self, node: Node, operator: Convolution, before: Slices, shape: Shape) -> Slices:
         fresh = self._fresh(shape, 0)
-        if before.axis == 0 and operator.groups == 1:
+        if operator.groups == 1:
+            if before.axis != 0:  # its slices run through all channels that the kernel reads
+                self._pin(before)
             return fresh
         if before.axis != 0 or 0 in (len(before.labels), len(fresh.labels)):
             self._pin(before)
