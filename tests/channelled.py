@@ -56,6 +56,7 @@ def network(
 _STEPS = (
     *("convolved", "convolved", "active", "rectified", "rectified", "pooled", "scaled", "added"),
     *("twins", "joined", "taken", "averaged", "turned", "per_channel"),
+    *("gated", "only_somewhere", "only_at_the_border", "block", "block"),
 )
 
 
@@ -184,6 +185,72 @@ class _Builder:
             return source
         self.left -= prod(self.shapes[source])
         return self.add(Relu(), source)
+
+    def gated(self, source: str) -> str:
+        """A ReLU that saturates: ``relu(x) - relu(x - c)``."""
+        if 2 * prod(self.shapes[source]) > self.left:
+            return source
+        above = self.rectified(self.add(Scale.exactly(1.0, -self.choose([0.5, 1.0, 6.0])), source))
+        return self.add(Add(2), self.rectified(source), self.add(Scale.exactly(-1.0), above))
+
+    def only_somewhere(self, source: str) -> str:
+        """Channels that are far below 0 at every position but one, or but none; and the ReLU."""
+        shape = self.shapes[source]
+        if len(shape) not in (2, 3) or prod(shape) > self.left:
+            return source
+        shift = np.zeros(shape)
+        for channel in range(shape[0]):
+            if self.choose([True, True, False]):
+                shift[channel] = -1000.0
+                shift[channel].flat[self.choose(range(prod(shape[1:])))] = self.choose([0.0, 0.0, -1000.0])
+        return self.rectified(self.add(Scale.exactly(1.0, shift), source))
+
+    def only_at_the_border(self, source: str) -> str:
+        """Channels that are below 0 where the whole kernel meets what is about 1, and above it where a part
+        of it meets the padding; and the ReLU.
+        """
+        shape = self.shapes[source]
+        if len(shape) not in (2, 3):
+            return source
+        axes = len(shape) - 1
+        ones = (1,) * axes
+        flat = Convolution(np.zeros((1, shape[0], *ones)), np.ones(1), ones, ((0, 0),) * axes, ones)
+        some = self.add(flat, source)
+        if self.choose([True, False]):
+            some = self.add(Add(2), some, self.add(Scale.exactly(2.0**-12), self.weighed_to_one(source)))
+        kernel = -np.ones((self.choose([1, 2]), self.shapes[some][0], *(3,) * axes))
+        bias = np.full(len(kernel), 3.0**axes - 0.5)
+        return self.rectified(self.add(Convolution(kernel, bias, ones, ((1, 1),) * axes, ones), some))
+
+    def weighed_to_one(self, source: str) -> str:
+        """One channel of small weights, at every position."""
+        shape = self.shapes[source]
+        ones = (1,) * (len(shape) - 1)
+        weight = self.held(np.sign(self.numbers(1, shape[0], *ones)))
+        return self.add(Convolution(weight, np.zeros(1), ones, ((0, 0),) * len(ones), ones), source)
+
+    def block(self, source: str) -> str:
+        """A residual block: what it adds is 0, or constant, in some channels."""
+        shape = self.shapes[source]
+        if len(shape) not in (2, 3):
+            return source
+        inner = self.rectified(self.convolved(source))
+        if len(self.shapes[inner]) != len(shape):
+            return source
+        axes = len(shape) - 1
+        ones = (1,) * axes
+        weight, bias = self.rows(shape[0], (self.shapes[inner][0], *ones), active=False)
+        branch = self.add(Convolution(weight, bias, ones, ((0, 0),) * axes, ones), inner)
+        silent = np.array([self.choose([0.0, 0.0, 1.0]) for _ in range(shape[0])])
+        silent *= self.choose([0.0, 1.0, 1.0])
+        shift = self.choose([0.0, 0.0, 1.0]) * self.numbers(shape[0])
+        wide = (shape[0], *ones)
+        scale = Scale.exactly(silent.reshape(wide), self.held(shift).reshape(wide))
+        branch = self.add(scale, branch)
+        if self.shapes[branch] != shape:
+            return source
+        total = self.add(Add(2), source, branch)
+        return self.choose([total, self.rectified(total)])
 
     def pooled(self, source: str) -> str:
         axes = len(self.shapes[source]) - 1

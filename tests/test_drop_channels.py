@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+import oracle
+from channelled import channelled
 from relutrim.analysis import analyze_network
 from relutrim.compression import compress_network
 from relutrim.domain import Box, NormalizedBox
@@ -27,7 +33,7 @@ from relutrim.prove.verdict import Evidence
 from relutrim.rewrite.draft import Draft
 from relutrim.rewrite.drop_channels import drop_channels
 from relutrim.rewrite.pipeline import rewrite
-from rewriting import QUICK
+from rewriting import QUICK, start
 
 RNG = np.random.default_rng(0)
 
@@ -253,6 +259,86 @@ def test_a_single_number_is_passed_on():
         )
     )
     assert kernels(smaller) == [(3, 1)]
+
+
+def silenced(scale: Any, shift: Any = 0.0) -> Scale:
+    """A scale per channel."""
+    return Scale.exactly(np.array(scale, float).reshape(-1, 1, 1), np.array(shift, float).reshape(-1, 1, 1))
+
+
+def block(scale: Scale, *more: tuple[str, Operator, Any]) -> Network:
+    return network(
+        (2, 4, 4),
+        ("c0", conv(2, 4), "x"),
+        ("r0", Relu(), "c0"),
+        ("c1", conv(4, 5), "r0"),
+        ("r1", Relu(), "c1"),
+        ("c2", conv(5, 4), "r1"),
+        ("n2", scale, "c2"),
+        ("sum", Add(2), ("r0", "n2")),
+        *(more or (("y", conv(4, 2), "sum"),)),
+    )
+
+
+@pytest.mark.parametrize("shift", [0.0, [0.0, 0.5, -1.0, 0.0]])
+def test_a_block_that_adds_nothing_that_varies_holds_no_channels_inside(shift):
+    """Its last convolution is tied to what it is added to, but nobody reads what that makes."""
+    smaller = dropped(block(silenced([0.0] * 4, shift)))
+    assert kernels(smaller) == [(4, 2), (1, 4), (4, 1), (2, 4)]
+
+
+def test_a_channel_that_only_a_silent_part_of_a_block_reads_goes():
+    """The fifth one of the block, which the first two channels of its last convolution weigh."""
+    original = block(silenced([0.0, 0.0, 1.0, 1.0]))
+    weight = np.array(original["c2"].operator.weight)
+    weight[2:, 4] = 0.0
+    changed = replace(original["c2"], operator=replace(original["c2"].operator, weight=weight))
+    smaller = dropped(original.edit(change={"c2": changed}))
+    assert kernels(smaller) == [(4, 2), (4, 4), (4, 4), (2, 4)]
+
+
+def test_what_is_always_0_stays_that_where_it_is_read():
+    """A dead channel that is tied to a live one holds what makes it dead."""
+    smaller = dropped(
+        network(
+            (1, 4, 4),
+            ("a", conv(1, 1), "x"),
+            ("b", Relu(), "a"),
+            ("c", conv(1, 2, dead=(0, 1)), "b"),
+            ("r", Relu(), "c"),
+            ("d", conv(1, 2), "x"),
+            ("sum", Add(2), ("r", "d")),
+            ("y", conv(2, 2), "sum"),
+            ("z", conv(2, 2), "r"),
+            ("w", Add(2), ("y", "z")),
+        )
+    )
+    assert kernels(smaller) == [(1, 1), (2, 1), (2, 1), (2, 2), (2, 2)]
+
+
+@settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
+@given(channelled(), st.sampled_from([(0.0, 1.0), (-1.0, 1.0)]))
+def test_outputs_stay_and_what_is_known_holds_of_every_value(original, ends):
+    """In rational arithmetic: slices that stay only because they are tied may be anything, and no range says
+    otherwise.
+    """
+    draft = drop_channels(start(original, *ends))
+    assert draft.proven == 0
+    draw = np.random.default_rng(0)
+    for _ in range(4):
+        x = [
+            Fraction(ends[0]) + Fraction(int(s), 4) * int(ends[1] - ends[0])
+            for s in draw.integers(0, 5, original.input.size)
+        ]
+        values = oracle.evaluate(draft.network, x)
+        assert oracle.outputs(original, x) == [v for s in draft.network.sources for v in values[s]]
+        for name, known in draft.ranges.items():
+            lo, hi = known.lo.flatten().tolist(), known.hi.flatten().tolist()
+            assert all(a <= v <= b for a, v, b in zip(lo, values[name], hi, strict=True)), name
+        for relu in draft.network.relus:
+            before = values[relu.inputs[0]]
+            assert all(v <= 0 for v, off in zip(before, draft.zero[relu.name].ravel(), strict=True) if off)
+            assert all(v >= 0 for v, on in zip(before, draft.identity[relu.name].ravel(), strict=True) if on)
 
 
 def test_what_goes_at_once_goes_even_if_time_is_up():

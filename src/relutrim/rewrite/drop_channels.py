@@ -4,10 +4,13 @@ graph.
 1. **Label** the slices of every value (:mod:`relutrim.rewrite.channels`): a channel runs on through ReLU,
    pooling, batch norm, flattening, sums and concatenations, and all of these places lose it together.
 2. **Ask** which labels stay: those of the outputs, and those with an entry that can be other than 0 and that
-   something that stays reads; and as many more as let all groups of a convolution stay of one size
+   an output depends on; and as many more as let all groups of a convolution stay of one size
    (:mod:`relutrim.rewrite.grouped`).
-3. **Cut** all others, everywhere. Nothing is rounded and no weight changes, so what stays is exactly what it
-   was.
+3. **Cut** all others, everywhere. Nothing is rounded and no weight changes, so what an output depends on is
+   exactly what it was.
+
+A slice may stay only because it is tied to one that does: a branch of a sum whose last scale is 0, say. No
+output depends on it, so it holds nothing in front of it; what it is then is worked out anew.
 
 A tensor that several nodes read may come apart by that, and then each of them stores its own part.
 :func:`drop_together` cuts what leaves it one tensor.
@@ -24,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from relutrim.bounds.interval import node_interval
 from relutrim.graph.graph import Network, Node
 from relutrim.graph.operators import Affine, Fresh, Relu, Shape
 from relutrim.graph.slicing import Kept, cut
@@ -37,46 +41,79 @@ NAME = "drop-channels"
 
 def drop_channels(draft: Draft) -> Draft:
     """The draft without the slices that are always 0 or that nobody reads."""
-    labels = Labels(draft.network)
-    return _cut(draft, labels, _staying(draft.network, labels, can_be_nonzero(draft)))
+    return _dropped(draft, Labels(draft.network))
 
 
 def drop_together(draft: Draft) -> Draft:
     """The same without what would make the places that read one tensor need different ones; the draft itself
     where no tensor is read in several places.
     """
-    if not draft.network.shared:
-        return draft
-    labels = Labels(draft.network, together=True)
-    return _cut(draft, labels, _staying(draft.network, labels, can_be_nonzero(draft)))
+    return _dropped(draft, Labels(draft.network, together=True)) if draft.network.shared else draft
 
 
-def _staying(network: Network, labels: Labels, nonzero: dict[str, Mask]) -> set[int]:
+def _dropped(draft: Draft, labels: Labels) -> Draft:
+    nonzero = can_be_nonzero(draft)
+    staying, wanted = _staying(draft.network, labels, nonzero)
+    return _cut(draft, labels, staying, _unknown(draft.network, labels, staying, wanted, nonzero))
+
+
+def _staying(network: Network, labels: Labels, nonzero: dict[str, Mask]) -> tuple[set[int], dict[str, Mask]]:
     """The roots of the labels that stay: those that are pinned, those of entries that can be other than 0 and
-    that a slice that stays reads, and those without which a convolution would have groups of several sizes.
+    that an output depends on, and those without which a convolution would have groups of several sizes. And,
+    of what stays, the entries that an output depends on, 0 or not.
 
     A unit that is inactive but stays is written as a ReLU, so it needs its inputs as much as any other.
     """
     roots = {name: labels.roots(name) for name in network.shapes}
     staying = {labels.root(label) for label in labels.pinned}
+    wanted = {name: np.full(shape, network.is_output(name)) for name, shape in network.shapes.items()}
     count = -1
     while count < len(staying):
         count = len(staying)
         for node in reversed(network.nodes):
             stays = np.isin(roots[node.name], list(staying))
             shapes = [network.shapes[name] for name in node.inputs]
-            wanted = _spread_out(stays, labels.slices[node.name].axis, network.shapes[node.name])
-            for name, read in zip(node.inputs, node.operator.reads(wanted, shapes), strict=True):
+            own = wanted[node.name] & _spread_out(
+                stays, labels.slices[node.name].axis, wanted[node.name].shape
+            )
+            for name, read in zip(node.inputs, node.operator.reads(own, shapes), strict=True):
                 axis = labels.slices[name].axis
                 others = tuple(a for a in range(read.ndim) if a != axis)
                 staying.update(roots[name][np.atleast_1d((read & nonzero[name]).any(axis=others))].tolist())
+                wanted[name] |= read
         if count == len(staying):
             staying = evened(labels, staying)
         if count == len(staying):
             # A value without entries is no value.
             empty = (r for r in reversed(roots.values()) if len(r) and not np.isin(r, list(staying)).any())
             staying.update(int(own[0]) for own in islice(empty, 1))
-    return staying
+    return staying, wanted
+
+
+def _unknown(
+    network: Network,
+    labels: Labels,
+    staying: set[int],
+    wanted: Mapping[str, Mask],
+    nonzero: Mapping[str, Mask],
+) -> dict[str, Mask]:
+    """Per value, which entries become something else when all but ``staying`` goes, where some do: no output
+    depends on them, and something that they depend on goes.
+    """
+    found: dict[str, Mask] = {}
+    for node in network.nodes:
+        missing = [
+            name for name in node.inputs if name in found or _loses(labels, name, staying, nonzero[name])
+        ]
+        if missing and not wanted[node.name].all():
+            found[node.name] = ~wanted[node.name]
+    return found
+
+
+def _loses(labels: Labels, name: str, staying: set[int], nonzero: Mask) -> bool:
+    """Whether something goes from a value that is not always 0."""
+    goes = ~np.isin(labels.roots(name), list(staying))
+    return bool((nonzero & _spread_out(goes, labels.slices[name].axis, nonzero.shape)).any())
 
 
 def _spread_out(slices: Mask, axis: int, shape: Shape) -> Mask:
@@ -114,7 +151,10 @@ def _nonzero(draft: Draft, node: Node, before: list[Mask]) -> Mask:
     return mask
 
 
-def _cut(draft: Draft, labels: Labels, staying: set[int]) -> Draft:
+def _cut(draft: Draft, labels: Labels, staying: set[int], unknown: Mapping[str, Mask]) -> Draft:
+    """The draft of which only what is ``staying`` is left; nothing is known of the entries ``unknown`` but
+    what follows from those in front of them.
+    """
     network = draft.network
     keep = {name: np.isin(labels.roots(name), list(staying)) for name in network.shapes}
     if all(mask.all() for mask in keep.values()):
@@ -132,8 +172,13 @@ def _cut(draft: Draft, labels: Labels, staying: set[int]) -> Draft:
         found: Mask = _sliced(kept.get(name), mask.reshape(network.shapes[name])).reshape(-1)
         return found
 
-    identity = {relu.name: flat(relu.name, draft.identity[relu.name]) for relu in network.relus}
-    zero = {relu.name: flat(relu.name, draft.zero[relu.name]) for relu in network.relus}
+    def stable(masks: Mapping[str, Mask]) -> dict[str, Mask]:
+        known = {
+            name: mask & ~unknown[name].reshape(mask.shape) if name in unknown else mask
+            for name, mask in masks.items()
+        }
+        return {relu.name: flat(relu.name, known[relu.name]) for relu in network.relus}
+
     # Of a domain's normalisation the draft may know ranges too, of values in front of the network.
     ranges = {}
     for name in network.shapes:
@@ -141,6 +186,11 @@ def _cut(draft: Draft, labels: Labels, staying: set[int]) -> Draft:
             _sliced(kept.get(name), end[0].numpy()) for end in (draft.ranges[name].lo, draft.ranges[name].hi)
         )
         ranges[name] = Interval(torch.as_tensor(lo)[None], torch.as_tensor(hi)[None])
+    for node in smaller.nodes:
+        if node.name in unknown:
+            mask = torch.as_tensor(_sliced(kept.get(node.name), unknown[node.name]))[None]
+            made, known = node_interval(node, ranges), ranges[node.name]
+            ranges[node.name] = Interval(made.lo.where(mask, known.lo), made.hi.where(mask, known.hi))
     where = [
         name
         for node in network.nodes
@@ -148,6 +198,7 @@ def _cut(draft: Draft, labels: Labels, staying: set[int]) -> Draft:
     ]
     count = sum(int((~keep[name]).sum()) for name in where)
     step = Step(NAME, where[0] if where else "", f"removed {count} channels in {len(where)} layers", gone)
+    identity, zero = stable(draft.identity), stable(draft.zero)
     return draft.rewritten(smaller, step, identity=identity, zero=zero, ranges=ranges, kept=kept)
 
 

@@ -14,6 +14,7 @@ from relutrim.rewrite.draft import Draft
 from relutrim.rewrite.drop_channels import drop_channels, drop_together
 from relutrim.rewrite.drop_columns import drop_columns
 from relutrim.rewrite.drop_inactive import drop_inactive
+from relutrim.rewrite.drop_terms import drop_terms
 from relutrim.rewrite.drop_unread import drop_unread
 from relutrim.rewrite.factor import factor, siblings
 from relutrim.rewrite.fold_convolutions import fold_convolutions
@@ -102,6 +103,7 @@ def _lifted(draft: Draft, layer: DenseLayer) -> Draft:
 
 def _channels(draft: Draft, rules: Rules) -> Draft:
     """What is for channels, and what reads them flattened."""
+    draft = rules.better(draft, drop_terms(draft, rules.fixed))
     for apply in (drop_together, drop_channels, constant_channels, merge_kernels):
         draft = draft if rules.over else rules.better(draft, apply(draft))
     for node in reversed(draft.network.nodes):

@@ -1,7 +1,7 @@
 """Strip: every rewrite that keeps what stays bit for bit as it was.
 
 1. What is always 0, on the whole domain, goes: neurons, channels, columns.
-2. What nobody reads goes.
+2. What nobody reads goes, and so do terms of sums that are 0 or constant.
 3. Neurons and channels that are others times a power of two go where every weight that takes over for them
    is a number that the file holds.
 4. Where a whole layer is 0 and the constant that is left is one that the file holds, that is the network.
@@ -24,6 +24,7 @@ from relutrim.rewrite.draft import Draft
 from relutrim.rewrite.drop_channels import drop_channels, drop_together
 from relutrim.rewrite.drop_columns import drop_columns
 from relutrim.rewrite.drop_inactive import drop_inactive
+from relutrim.rewrite.drop_terms import drop_terms
 from relutrim.rewrite.drop_unread import drop_unread
 from relutrim.rewrite.fuse import fuse
 from relutrim.rewrite.layers import any_layer, dense_layer
@@ -56,6 +57,7 @@ def strip(draft: Draft, rules: Rules) -> Draft:
         if constant is not draft:
             return constant
     draft = fuse(draft, unmoved)
+    draft = _kept(draft, drop_terms(draft, rules.fixed), replace(rules, deadline=Deadline()))
     before, at_once = None, replace(rules, deadline=Deadline())
     while before is not draft:
         own = at_once if before is None else rules

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from relutrim.errors import CheckFailed, UnsupportedError
-from relutrim.graph import Network
+from relutrim.graph import Add, Network, Relu
 from relutrim.graph.origin import Frame, parts
 from relutrim.graph.slicing import Kept
 from relutrim.io.torch.apply import applied, check_program
@@ -62,18 +62,18 @@ class TorchSource:
     def frame(self, network: Network) -> Frame:
         """What the model can say of the network without another step in place of one that it has: ReLUs that
         are a part of one (a clip is two) do not go by themselves. The code of a module stays as it is, too:
-        without new steps, with the ReLUs that its forward() computes by a call of its own, or in a layer that
-        it uses more than once, and with one tensor wherever it reads one.
+        without new steps, with the sums and ReLUs that its forward() computes by a call of its own, or in a
+        layer that it uses more than once, and with one tensor wherever it reads one.
         """
         found = parts(network.nodes) & {relu.name for relu in network.relus}
         if not isinstance(self.model, nn.Module):
             return Frame(found)
         layers = {call.name: call.layer for call in self.recording.program.calls}
         uses = Counter(layer[1] for layer in layers.values() if layer is not None)
-        for relu in network.relus:
-            own = [layers.get(key) for key in relu.origin.nodes] if relu.origin is not None else []
+        for node in (node for node in network.nodes if isinstance(node.operator, Add | Relu)):
+            own = [layers.get(key) for key in node.origin.nodes] if node.origin is not None else []
             if any(layer is None or uses[layer[1]] > 1 for layer in own):
-                found |= {relu.name}
+                found |= {node.name}
         return Frame(found, frozenset(node.name for node in network.nodes), _WORTH, tied=True)
 
     def edited(

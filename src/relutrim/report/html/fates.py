@@ -27,6 +27,7 @@ WORDS = {
     "drop-inactive": "dropped",
     "drop-unread": "dropped",
     "drop-channels": "dropped",
+    "drop-terms": "dropped",
     "carry-linear": "carried",
     "merge-active": "merged",
     "merge-collinear": "merged",
