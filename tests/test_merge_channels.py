@@ -7,22 +7,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import oracle
 from channelled import channelled
 from relutrim.analysis import analyze_network
-from relutrim.domain import Box
+from relutrim.compression import compress_network
+from relutrim.domain import Box, Everywhere
 from relutrim.graph import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale
 from relutrim.graph.operators import (
     AveragePool,
+    BatchNorm,
     Concat,
     Convolution,
     MaxPool,
     Mean,
     Operator,
     Take,
+    Tanh,
     Transpose,
 )
 from relutrim.prove.stability import Stability
@@ -231,6 +235,57 @@ def test_channels_that_are_stable_at_different_positions_are_not_merged():
     identity[10] = not identity[10]
     changed = draft.rewritten(draft.network, None, identity={"r": identity})
     assert merge_kernels(changed).network is original
+
+
+def norm(gain: Any, bias: Any, mean: Any, variance: Any) -> BatchNorm:
+    parts = (np.array(part, dtype=float).reshape(-1, 1) for part in (gain, bias, mean, variance))
+    return BatchNorm.of(*parts, 2.0**-10)
+
+
+@pytest.mark.parametrize("also", [Relu(), Tanh()])
+def test_channels_that_are_the_same_stay_the_same_behind_the_same_batch_norm(also):
+    """Whose scales are no floats; the third channel has another variance."""
+    same = norm([0.7, 0.7, 0.7, 1.0], [0.3, 0.3, 0.3, 0.0], [0.1, 0.1, 0.1, 0.2], [1.3, 1.3, 1.4, 1.0])
+    original = network(
+        (1, 5),
+        ("c", conv(1, 4, {1: (0, 1.0), 2: (0, 1.0)}), "x"),
+        ("n", same, "c"),
+        ("r", also, "n"),
+        ("y", conv(4, 2), "r"),
+    )
+    draft = merge_kernels(start(original, -1, 1))
+    assert kernels(draft.network) == [(3, 1), (2, 3)]
+    assert draft.proven < 1e-12
+    x = torch.as_tensor(RNG.uniform(-1, 1, (50, 5)))
+    torch.testing.assert_close(draft.network(x), original(x), rtol=1e-12, atol=1e-12)
+
+
+def test_multiples_are_no_multiples_behind_a_batch_norm():
+    same = norm([0.7] * 3, [0.3] * 3, [0.1] * 3, [1.3] * 3)
+    original = network(
+        (1, 5), ("c", conv(1, 3, {1: (0, 2.0)}), "x"), ("n", same, "c"), ("y", conv(3, 2), "n")
+    )
+    assert merge_kernels(start(original, -1, 1)).network is original
+
+
+@pytest.mark.parametrize("domain", [Everywhere(), Box(0, 1)])
+def test_duplicates_go_one_by_one_where_the_new_weights_are_exact(domain):
+    """Three channels are the fourth; of the weights of one of them the sums with the fourth's would round."""
+    weight = np.float32(RNG.normal(size=(2, 4, 3))).astype(float)
+    weight[:, [0, 2, 3]] = np.round(weight[:, [0, 2, 3]] * 64) / 64
+    weight[0, 1, 0] = 2.0**-40
+    nodes = (
+        ("c", Convolution(np.full((4, 1, 1), 0.3125), np.zeros(4), (1,), ((0, 0),), (1,)), "x"),
+        ("n", norm([0.75] * 4, [0.25] * 4, [0.5] * 4, [1.5] * 4), "c"),
+        ("r", Relu(), "n"),
+        ("y", Convolution(weight, np.zeros(2), (1,), ((1, 1),), (1,)), "r"),
+    )
+    original = network((1, 5), *nodes).edit(dtype="float32")
+    result = compress_network(original, domain, tolerance=0, **QUICK)
+    assert kernels(result.stored) == [(2, 1), (2, 2)]
+    assert result.deviation.proven == 0
+    left = result.stored["y"].operator.weight
+    np.testing.assert_array_equal(left.sum(1), weight.sum(1))
 
 
 def test_weights_that_overflow_on_the_way_are_left_as_they_are():

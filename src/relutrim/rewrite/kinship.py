@@ -20,8 +20,10 @@ from relutrim.graph.operators import (
     Add,
     Array,
     AveragePool,
+    BatchNorm,
     Concat,
     Convolution,
+    Curve,
     MaxPool,
     Mean,
     Relu,
@@ -126,6 +128,8 @@ class Kinship:
                 return self._through_relu(node, first)
             case Scale() as scale:
                 return self._scaled(node, scale, first)
+            case Curve():
+                return None if self.linear else self._alike(node, first, [b""] * len(first.factor))
             case AveragePool():
                 return first if axis == 0 else None
             case Mean() as mean:
@@ -156,10 +160,18 @@ class Kinship:
         )
 
     def _scaled(self, node: Node, operator: Scale, before: Kin) -> Kin | None:
-        """The same number all over a slice, and no shift."""
-        if not operator.exact:
-            return None
+        """The same number all over a slice, and no shift; or the very same numbers (a batch norm's, say)."""
         shape = self.draft.network.shapes[node.name]
+        numbers = [operator.scale, operator.shift, operator.scale_radius, operator.shift_radius]
+        others = self._own(node.name)
+        if not self.linear:
+            if isinstance(operator, BatchNorm):
+                numbers += [operator.gain, operator.bias, operator.mean, operator.variance]
+            rows = [self.rows(node.name, np.broadcast_to(array, shape)) for array in numbers]
+            marks = [b"".join(own.tobytes() for own in each) for each in zip(*rows, strict=True)]
+            others = self._alike(node, before, marks)
+        if not operator.exact:
+            return others
         scale = self.rows(node.name, np.broadcast_to(operator.scale, shape)).astype(np.float64)
         shift = self.rows(node.name, np.broadcast_to(operator.shift, shape)).astype(np.float64)
         number = scale[:, 0]
@@ -169,7 +181,19 @@ class Kinship:
         size = np.abs(number) * (self.reach(node.inputs[0]) + before.gap)
         gap = (np.abs(number) * before.gap + 4 * UNIT * size) * (1 + 2.0**-20) + 4 * ETA * (1 + size)
         gap = np.where((before.gap == 0) & powers_of_two(number), 0.0, gap)
-        return Kin(before.channel, before.place, factor, gap).only(keep, self._own(node.name))
+        return Kin(before.channel, before.place, factor, gap).only(keep, others)
+
+    def _alike(self, node: Node, before: Kin, marks: Sequence[bytes]) -> Kin:
+        """Behind what is a function of every entry: slices that are exactly the same stay so where the
+        function is, too.
+        """
+        own = self._own(node.name)
+        first: dict[Hashable, int] = {}
+        same = zip(before.channel.tolist(), before.place.tolist(), before.factor.tolist(), marks, strict=True)
+        for p, (key, gap) in enumerate(zip(same, before.gap.tolist(), strict=True)):
+            if gap == 0:
+                own.channel[p] = own.channel[first.setdefault(key, p)]
+        return own
 
     def _sum(self, node: Node, before: list[Kin]) -> Kin:
         """Slices that are the same multiples in every term."""

@@ -2,7 +2,8 @@
 
 1. **Multiples.** Two kernels of a convolution that are multiples of each other, biases included, make
    channels that are, and stay so through ReLUs and maxima (positive multiples), poolings, scales, sums with
-   others that are the same multiples, concatenations and flattenings (:mod:`relutrim.rewrite.kinship`).
+   others that are the same multiples, concatenations and flattenings (:mod:`relutrim.rewrite.kinship`), and
+   through the same batch norm if they are equal.
    Whoever weighs one of them may weigh the other by as much more. The same goes for rows of a linear node.
 2. **Combinations.** Channels that are active at every position, and reach whoever weighs them through nothing
    but linear operators, are linear: if the kernel of one is a combination of those of the others, biases
@@ -17,7 +18,7 @@ new weights. Nobody weighs the others then, so they go (:mod:`relutrim.rewrite.d
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +30,7 @@ from relutrim.rewrite.channels import Labels
 from relutrim.rewrite.collinear import multiples
 from relutrim.rewrite.draft import Draft, Mask, Step
 from relutrim.rewrite.drop_channels import drop_channels
-from relutrim.rewrite.exactness import equal_times, power_of_two
+from relutrim.rewrite.exactness import equal_times, exact_sum, power_of_two
 from relutrim.rewrite.kinship import Kin, Kinship, ordinary
 from relutrim.rewrite.merge_active import dependent_rows
 from relutrim.rounding import ETA, UNIT, gamma
@@ -59,16 +60,61 @@ def merge_kernels(draft: Draft, *, exactly: bool = False) -> Draft:
         for name in weighers(draft.network, labels)
     }
     gone = list(_stood_for(labels, keys))
+    terms = {name: _terms(labels, name, own, gone) for name, own in keys.items()}
+    if exactly:
+        gone = _exact_ones(kin, terms, gone)
     if not gone:
         return draft
     instead = {}
     for name, own in keys.items():
         going: Mask = np.isin(labels.roots(name), gone)
-        first = {own[q]: q for q in reversed(np.flatnonzero(~going).tolist())}
-        terms = [(p, first[own[p]], 1.0) for p in np.flatnonzero(going).tolist()]
-        instead[name] = _substitute(kin, name, going, terms, np.zeros(len(own)))
+        left = [term for term in terms[name] if going[term[0]]]
+        instead[name] = _substitute(kin, name, going, left, np.zeros(len(own)))
     text = f"{len(gone)} channels are multiples of others, which stand for them"
     return drop_channels(absorb(draft, labels, instead, Step(NAME, next(iter(origins)), text)))
+
+
+def _terms(labels: Labels, name: str, keys: list[tuple[int, int]], gone: list[int]) -> Terms:
+    """For each slice that goes the first of those that stay which has the same key."""
+    going: Mask = np.isin(labels.roots(name), gone)
+    first = {keys[q]: q for q in reversed(np.flatnonzero(~going).tolist())}
+    return [(p, first[keys[p]], 1.0) for p in np.flatnonzero(going).tolist()]
+
+
+def _exact_ones(kin: Kinship, terms: Mapping[str, Terms], gone: list[int]) -> list[int]:
+    """Those of the roots without which all readers' new weights are numbers that the file holds, one after
+    the other.
+    """
+    network, labels = kin.draft.network, kin.labels
+    readers = weighers(network, labels)
+    weights = {node.name: _weight(node).copy() for nodes in readers.values() for node in nodes}
+    found = []
+    for root in gone:
+        taken: dict[tuple[str, int], Array] = {}
+        exact = True
+        for name, every in terms.items():
+            own, roots = kin.of[name], labels.roots(name)
+            for p, q, _ in every if exact else ():
+                if roots[p] != root:
+                    continue
+                factor = float(own.factor[p] / own.factor[q])
+                exact = exact and power_of_two(factor) and not own.gap[[p, q]].any()
+                for node in readers[name] if exact else ():
+                    column = taken.get((node.name, q), weights[node.name][:, q])
+                    total = exact_sum(column, factor, _weight(node)[:, p], network.dtype)
+                    exact = exact and total is not None
+                    if total is not None:
+                        taken[node.name, q] = total
+        if exact:
+            found.append(root)
+            for (name, q), column in taken.items():
+                weights[name][:, q] = column
+    return found
+
+
+def _weight(node: Node) -> Array:
+    assert isinstance(node.operator, Linear | Convolution)
+    return node.operator.weight
 
 
 def merge_combinations(draft: Draft, name: str) -> Draft:
