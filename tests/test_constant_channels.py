@@ -8,9 +8,10 @@ import pytest
 import relutrim
 from relutrim.graph import Linear, Network, Node, Output, Port, Relu, Reshape, Scale
 from relutrim.graph.operators import Convolution
-from relutrim.rewrite.constant_channels import NAME, constant_channels, mapped_constants
+from relutrim.rewrite.constant_channels import NAME, constant_channels, mapped_constants, pair_constants
+from relutrim.rewrite.merge_channels import merge_constants, merge_exact_constants
 from relutrim.rewrite.pipeline import rewrite
-from rewriting import start
+from rewriting import compressed, start
 from test_merge_channels import analysed, conv, holds, kernels, network
 
 RNG = np.random.default_rng(1)
@@ -143,3 +144,62 @@ def test_a_value_of_constants_keeps_one_channel():
     draft = constant_channels(start(original, -1, 1))
     holds(original, draft)
     assert kernels(draft.network) == [(1, 1), (2, 1)]
+
+
+def several(constants: list[float], *, seed: int = 0, digits: int | None = None) -> Network:
+    """Two channels that vary and constant ones in front of a padded convolution, as float32 stores them."""
+    draw = np.random.default_rng(seed)
+    weight = np.zeros((2 + len(constants), 1, 3))
+    weight[:2] = draw.normal(size=(2, 1, 3))
+    second = draw.normal(size=(2, 2 + len(constants), 3))
+    if digits is not None:
+        second = np.round(second * 2**digits) / 2**digits
+    single = [np.float32(array).astype(float) for array in (weight, [1.0, 1.0, *constants], second)]
+    nodes = (
+        ("c", Convolution(single[0], single[1], (1,), ((1, 1),), (1,)), "x"),
+        ("r", Relu(), "c"),
+        ("y", Convolution(single[2], np.zeros(2), (1,), ((1, 1),), (1,)), "r"),
+    )
+    return network((1, 12), *nodes).edit(dtype="float32")
+
+
+def test_one_of_several_constant_channels_stays_before_padding():
+    original = several([0.1, 0.2, 0.7])
+    draft = merge_constants(start(original, -1, 1))
+    holds(original, draft)
+    assert kernels(draft.network) == [(3, 1), (2, 3)]
+    assert 0 < draft.stored().proven < 1e-6
+
+
+@pytest.mark.parametrize("constants", [[0.1, 0.1, 0.1], [0.3, 0.6, 0.15]])
+def test_that_moves_nothing_where_the_new_weights_are_exact(constants):
+    original = several(constants, digits=8)
+    draft = merge_exact_constants(start(original, -1, 1))
+    holds(original, draft)
+    assert kernels(draft.network) == [(3, 1), (2, 3)]
+    assert draft.stored().proven == 0
+
+
+def test_two_constant_channels_hold_what_one_cannot():
+    """What storing rounds off the first one's weights is for the second one's."""
+    original = several([0.1, 0.2, 0.7, 1.1])
+    single, pair = (apply(start(original, -1, 1)) for apply in (merge_constants, pair_constants))
+    holds(original, pair)
+    assert kernels(pair.network) == [(4, 1), (2, 4)]
+    assert pair.stored().proven < 1e-13 < single.stored().proven
+
+
+def test_two_constant_channels_are_as_few_as_a_pair():
+    draft = start(several([0.1, 0.2]), -1, 1)
+    assert pair_constants(draft) is draft
+
+
+def test_at_exact_as_many_stay_as_its_ceiling_asks_for():
+    """One where storing its weights takes little enough, and otherwise two."""
+    original = several([0.1, 0.2, 0.7, 1.1])
+    result = compressed(original, -1, 1)
+    assert kernels(result.stored) == [(4, 1), (2, 4)]
+    assert result.deviation.proven is not None
+    assert result.deviation.proven < 1e-13
+    loosely = compressed(original, -1, 1, tolerance=1e-3)
+    assert kernels(loosely.stored) == [(3, 1), (2, 3)]

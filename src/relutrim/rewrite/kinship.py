@@ -42,6 +42,10 @@ Grid: TypeAlias = npt.NDArray[Any]
 
 _OWN = 2**40
 """Channels from here on are akin to none."""
+_CONSTANT = _OWN - 1
+"""The channel that is 1 everywhere: a constant is a multiple of it."""
+_DIGITS = 2.0**-46
+"""A range this narrow, as a share of what lies in it, is what rounding has made of a number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +82,14 @@ class Kinship:
     """The kin of every value. ``origin`` says it of nodes that make slices of their own, or None.
 
     With ``linear``, only what is linear passes anything on: then a slice is also the same combination of
-    slices of its place as its channel is of theirs.
+    slices of its place as its channel is of theirs. With ``constants``, slices that are one number are akin.
     """
 
     draft: Draft
     labels: Labels
     origin: Callable[[Node], Kin | None]
     linear: bool = False
+    constants: bool = False
     of: dict[str, Kin] = field(default_factory=dict)
     _count: int = _OWN
 
@@ -92,7 +97,8 @@ class Kinship:
         network = self.draft.network
         self.of[network.input.name] = self._own(network.input.name)
         for node in network.nodes:
-            self.of[node.name] = self._kin(node)
+            found = self._kin(node)
+            self.of[node.name] = self._constant(node.name, found) if self.constants else found
 
     def rows(self, name: str, array: Grid) -> Grid:
         """What each slice of a value holds of an array of the value's shape."""
@@ -104,6 +110,19 @@ class Kinship:
         """The largest magnitude in each slice of a value."""
         found: Array = self.rows(name, self.draft.reach(name)[0].numpy()).max(axis=1, initial=0.0)
         return found
+
+    def _constant(self, name: str, others: Kin) -> Kin:
+        """Slices that are one number at every entry as multiples of 1."""
+        known = self.draft.ranges[name]
+        lo, hi = (self.rows(name, end[0].numpy()).astype(np.float64) for end in (known.lo, known.hi))
+        if not lo.size:
+            return others
+        number = lo[:, 0]
+        gap = np.maximum(hi.max(axis=1) - number, number - lo.min(axis=1)) * (1 + 2.0**-20)
+        keep = ordinary(number) & (gap <= _DIGITS * np.abs(number))
+        count = len(number)
+        channel, place = np.full(count, _CONSTANT), np.zeros(count, dtype=np.int64)
+        return Kin(channel, place, number, gap).only(keep, others)
 
     def _own(self, name: str) -> Kin:
         """Slices that are akin to none."""

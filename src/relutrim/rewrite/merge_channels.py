@@ -3,7 +3,8 @@
 1. **Multiples.** Two kernels of a convolution that are multiples of each other, biases included, make
    channels that are, and stay so through ReLUs and maxima (positive multiples), poolings, scales, sums with
    others that are the same multiples, concatenations and flattenings (:mod:`relutrim.rewrite.kinship`), and
-   through the same batch norm if they are equal.
+   through the same batch norm if they are equal. Channels that are one number are multiples of each other,
+   too: where padding keeps them from becoming bias, one of them stays.
    Whoever weighs one of them may weigh the other by as much more. The same goes for rows of a linear node.
 2. **Combinations.** Channels that are active at every position, and reach whoever weighs them through nothing
    but linear operators, are linear: if the kernel of one is a combination of those of the others, biases
@@ -47,6 +48,20 @@ def merge_exact_kernels(draft: Draft) -> Draft:
     return merge_kernels(draft, exactly=True)
 
 
+def merge_exact_constants(draft: Draft) -> Draft:
+    """The same for channels that are one number each, equal or times a power of two."""
+    return merge_constants(draft, exactly=True)
+
+
+def merge_constants(draft: Draft, *, exactly: bool = False) -> Draft:
+    """The draft in which, of the channels that are one number each, one stays wherever they are weighed."""
+    if not any(isinstance(node.operator, Convolution) for node in draft.network.nodes):
+        return draft
+    labels = Labels(draft.network)
+    kin = Kinship(draft, labels, lambda node: None, constants=True)
+    return _merged(draft, kin, next(iter(draft.network.relus), draft.network.nodes[0]).name, exactly)
+
+
 def merge_kernels(draft: Draft, *, exactly: bool = False) -> Draft:
     """The draft without channels that are multiples of others wherever they are weighed."""
     labels = Labels(draft.network)
@@ -55,6 +70,12 @@ def merge_kernels(draft: Draft, *, exactly: bool = False) -> Draft:
     if not origins:
         return draft
     kin = Kinship(draft, labels, lambda node: origins.get(node.name))
+    return _merged(draft, kin, next(iter(origins)), exactly)
+
+
+def _merged(draft: Draft, kin: Kinship, where: str, exactly: bool) -> Draft:
+    """The draft without slices that others of their kin stand for."""
+    labels = kin.labels
     keys = {
         name: list(zip(kin.of[name].channel.tolist(), kin.of[name].place.tolist(), strict=True))
         for name in weighers(draft.network, labels)
@@ -71,7 +92,7 @@ def merge_kernels(draft: Draft, *, exactly: bool = False) -> Draft:
         left = [term for term in terms[name] if going[term[0]]]
         instead[name] = _substitute(kin, name, going, left, np.zeros(len(own)))
     text = f"{len(gone)} channels are multiples of others, which stand for them"
-    return drop_channels(absorb(draft, labels, instead, Step(NAME, next(iter(origins)), text)))
+    return drop_channels(absorb(draft, labels, instead, Step(NAME, where, text)))
 
 
 def _terms(labels: Labels, name: str, keys: list[tuple[int, int]], gone: list[int]) -> Terms:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from relutrim.rewrite.carry_linear import carry_linear
 from relutrim.rewrite.collapse import collapse
 from relutrim.rewrite.collinear import merge_multiples, split_opposites
-from relutrim.rewrite.constant_channels import constant_channels, mapped_constants
+from relutrim.rewrite.constant_channels import constant_channels, mapped_constants, pair_constants
 from relutrim.rewrite.draft import Draft
 from relutrim.rewrite.drop_channels import drop_channels, drop_together
 from relutrim.rewrite.drop_columns import drop_columns
@@ -23,7 +23,7 @@ from relutrim.rewrite.fuse import fuse
 from relutrim.rewrite.layers import DenseLayer, any_layer, dense_layer, straight_layer
 from relutrim.rewrite.lift import lift
 from relutrim.rewrite.merge_active import merge_active
-from relutrim.rewrite.merge_channels import merge_combinations, merge_kernels
+from relutrim.rewrite.merge_channels import merge_combinations, merge_constants, merge_kernels
 from relutrim.rewrite.rules import Rules
 from relutrim.rewrite.straighten import straighten
 
@@ -104,7 +104,7 @@ def _lifted(draft: Draft, layer: DenseLayer) -> Draft:
 def _channels(draft: Draft, rules: Rules) -> Draft:
     """What is for channels, and what reads them flattened."""
     draft = rules.better(draft, drop_terms(draft, rules.fixed))
-    for apply in (drop_together, drop_channels, constant_channels, merge_kernels):
+    for apply in _CHANNELS:
         draft = draft if rules.over else rules.better(draft, apply(draft))
     for node in reversed(draft.network.nodes):
         if node.name in draft.network and not rules.over:
@@ -143,3 +143,5 @@ def _narrowed(draft: Draft, rules: Rules, *, factors: bool) -> Draft:
 
 _DENSE = (drop_inactive, drop_unread, merge_multiples, _linear, merge_active, _opposites, _lifted)
 """What is for one layer of neurons. Its linear part is merged by itself where carrying it goes too far."""
+_CHANNELS = (drop_together, drop_channels, constant_channels, merge_kernels, merge_constants, pair_constants)
+"""What is for all channels at once. Two constant channels stay only where one cannot hold all."""

@@ -28,7 +28,7 @@ from relutrim.rewrite.drop_terms import drop_terms
 from relutrim.rewrite.drop_unread import drop_unread
 from relutrim.rewrite.fuse import fuse
 from relutrim.rewrite.layers import any_layer, dense_layer
-from relutrim.rewrite.merge_channels import merge_exact_kernels
+from relutrim.rewrite.merge_channels import merge_exact_constants, merge_exact_kernels
 from relutrim.rewrite.rules import Rules
 from relutrim.rewrite.storage import held_as_it_is, storable
 
@@ -72,7 +72,7 @@ def strip(draft: Draft, rules: Rules) -> Draft:
             layer = any_layer(draft.network, name)
             if layer is not None:
                 draft = _kept(draft, drop_unread(draft, layer), own)
-        for whole in (drop_channels, merge_exact_kernels, drop_columns):
+        for whole in (drop_channels, merge_exact_kernels, merge_exact_constants, drop_columns):
             draft = _kept(draft, whole(draft), own)
     return draft
 
