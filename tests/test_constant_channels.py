@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import relutrim
 from relutrim.graph import Linear, Network, Node, Output, Port, Relu, Reshape, Scale
-from relutrim.graph.operators import Convolution
+from relutrim.graph.operators import BatchNorm, Convolution
 from relutrim.rewrite.constant_channels import NAME, constant_channels, mapped_constants, pair_constants
 from relutrim.rewrite.merge_channels import merge_constants, merge_exact_constants
 from relutrim.rewrite.pipeline import rewrite
@@ -72,8 +74,6 @@ def test_a_map_survives_a_file(tmp_path):
     relutrim.save(draft.network, tmp_path / "m.onnx")
     again = relutrim.load(tmp_path / "m.onnx")
     x = RNG.uniform(-1, 1, (5, 2))
-    import torch
-
     rows = torch.as_tensor(x)
     torch.testing.assert_close(again(rows), original(rows), rtol=1e-12, atol=1e-12)
 
@@ -194,12 +194,67 @@ def test_two_constant_channels_are_as_few_as_a_pair():
     assert pair_constants(draft) is draft
 
 
-def test_at_exact_as_many_stay_as_its_ceiling_asks_for():
+def test_as_many_constant_channels_stay_as_the_tolerance_asks_for():
     """One where storing its weights takes little enough, and otherwise two."""
     original = several([0.1, 0.2, 0.7, 1.1])
-    result = compressed(original, -1, 1)
+    result = compressed(original, -1, 1, tolerance=1e-10)
     assert kernels(result.stored) == [(4, 1), (2, 4)]
     assert result.deviation.proven is not None
     assert result.deviation.proven < 1e-13
     loosely = compressed(original, -1, 1, tolerance=1e-3)
     assert kernels(loosely.stored) == [(3, 1), (2, 3)]
+
+
+def test_a_batch_norm_takes_the_constant_of_a_convolution_that_has_no_bias():
+    """Into its mean: the convolution stays without."""
+    draw = np.random.default_rng(0)
+    second = Convolution(draw.normal(size=(2, 3, 3)), np.zeros(2), (1,), ((0, 0),), (1,))
+    parts = (draw.uniform(0.5, 2, (2, 1)) for _ in range(4))
+    original = network(
+        (1, 6),
+        ("c", with_constant(), "x"),
+        ("r", Relu(), "c"),
+        ("d", second, "r"),
+        ("n", BatchNorm.of(*parts, 2.0**-10), "d"),
+        ("y", Relu(), "n"),
+    )
+    draft = constant_channels(start(original, -1, 1))
+    assert kernels(draft.network) == [(2, 1), (2, 2)]
+    assert not draft.network["d"].operator.bias.any()
+    assert draft.proven < 1e-13
+    x = torch.as_tensor(draw.uniform(-1, 1, (200, 6)))
+    before, after = original.run(x), draft.network.run(x)
+    assert float((before["y"] - after["y"]).abs().max()) <= draft.proven + 1e-13
+    for name, known in draft.ranges.items():
+        assert (known.lo - 1e-12 <= after[name]).all()
+        assert (after[name] <= known.hi + 1e-12).all()
+
+
+def unbiased(*behind: nn.Module) -> nn.Sequential:
+    """A module whose first convolution has a constant channel, and whose second has no bias."""
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        *(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, bias=False), *behind, nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(8 * 16, 4)),
+    ).eval()
+    with torch.no_grad():
+        module[0].weight[0], module[0].bias[0] = 0, 0.1
+    return module
+
+
+def test_a_module_stays_of_its_class_where_a_batch_norm_takes_the_constant():
+    module = unbiased(nn.BatchNorm2d(8))
+    result = relutrim.compress(module, relutrim.Box(-1, 1), input_shape=(3, 8, 8), tolerance=1e-4)
+    assert type(result.model) is nn.Sequential
+    assert result.remark is None
+    assert tuple(result.model[2].weight.shape[:2]) == (8, 7)
+    assert result.model[2].bias is None
+    x = torch.rand(8, 3, 8, 8)
+    assert float((module(x) - result.model(x)).abs().max()) < 1e-4
+
+
+def test_a_module_stays_of_its_class_where_nothing_takes_the_constant():
+    """One channel of eight is no tenth of the parameters."""
+    result = relutrim.compress(unbiased(), relutrim.Box(-1, 1), input_shape=(3, 8, 8), tolerance=1e-4)
+    assert type(result.model) is nn.Sequential
+    assert tuple(result.model[0].weight.shape[:2]) == (8, 3)

@@ -76,6 +76,8 @@ class Frame:
     fixed: frozenset[str]
     known: frozenset[str] | None = None
     share: float = 0.0
+    unbiased: frozenset[str] = frozenset()
+    """Linear layers and convolutions to which it cannot add a bias."""
     tied: bool = False
     """Whether all that read one tensor of it go on doing so."""
     refused: list[str] = field(default_factory=list)
@@ -83,8 +85,10 @@ class Frame:
 
     def holds(self, network: Network) -> bool:
         """Whether the source can say this network."""
-        names = {node.name for node in network.nodes}
+        named = {node.name: node for node in network.nodes}
+        names = named.keys()
         others = {*(self.fixed - names), *(set() if self.known is None else names - self.known)}
+        others |= {name for name in self.unbiased & names if _has_bias(named[name])}
         if self.tied and network.parted is not None:
             others.add(network.parted)
         self.refused.extend(others)
@@ -93,6 +97,11 @@ class Frame:
     def worth(self, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
         """Whether the second cost is so much less than the first."""
         return after < before and after[0] <= (1 - self.share) * before[0]
+
+
+def _has_bias(node: Node) -> bool:
+    bias = getattr(node.operator, "bias", None)
+    return bias is not None and bool(np.any(bias))
 
 
 def parts(nodes: Iterable[Node]) -> frozenset[str]:

@@ -5,6 +5,7 @@ reads the value may weigh ``q`` by as much more as it weighed ``p``, and add wha
 bias; then nobody reads ``p``, and :mod:`relutrim.rewrite.drop_channels` cuts it wherever it runs through the
 graph. A constant is not the same at every position behind a convolution whose padding is 0: there it becomes
 part of the bias only if the kernel makes nothing of the difference, or else a map, a number for each entry.
+If a convolution has no bias, the mean of the batch norm behind it takes the constant.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from torch import Tensor
 
 from relutrim.bounds.interval import magnitude, node_interval
 from relutrim.graph.graph import Network, Node
-from relutrim.graph.operators import Array, Convolution, Linear, Scale
+from relutrim.graph.operators import Array, BatchNorm, Convolution, Linear, Scale
 from relutrim.intervals import Interval
 from relutrim.rewrite.channels import Index, Labels
 from relutrim.rewrite.draft import Draft, Mask, Step
 from relutrim.rewrite.exactness import equal_times, exact_sum, power_of_two
 from relutrim.rewrite.layers import finite
+from relutrim.rewrite.storage import held
 from relutrim.rounding import ETA, UNIT, gamma
 
 _SAFETY = 1 + 2.0**-20
@@ -78,8 +80,53 @@ def absorb(
                 ranges[plain.name] = node_interval(plain, dict(draft.ranges))
                 nodes = [plain, Node(reader.name, Scale.exactly(1.0, found.map), (plain.name,))]
             change[reader.name], moved[reader.name] = nodes, found.moved
+            norm = None if found.map is not None else _norm_behind(network, reader)
+            if norm is not None and found.operator.bias.any():
+                added = found.operator.bias.reshape(-1, *(1,) * (len(network.shapes[norm.name]) - 1))
+                bare = replace(found.operator, bias=np.zeros_like(found.operator.bias))
+                change[reader.name] = [Node(reader.name, bare, reader.inputs)]
+                ranges[reader.name] = _lowered(draft.ranges[reader.name], added)
+                lowered = _with_mean(norm, added, network.dtype)
+                if lowered is None:
+                    return draft
+                change[norm.name] = [lowered[0]]
+                moved[norm.name] = lowered[1].expand_as(draft.ranges[norm.name].lo)
     nodes = [new for node in network.nodes for new in change.get(node.name, [node])]
     return draft.rewritten(replace(network, nodes=tuple(nodes)), step, moved=moved, ranges=ranges)
+
+
+def _norm_behind(network: Network, reader: Node) -> Node | None:
+    """The batch norm that alone reads what a convolution without a bias makes."""
+    readers, operator = network.readers(reader.name), reader.operator
+    if len(readers) != 1 or network.is_output(reader.name) or not isinstance(operator, Convolution):
+        return None
+    norm = readers[0]
+    wide = (len(operator.bias), *(1,) * (operator.weight.ndim - 2))
+    if not isinstance(norm.operator, BatchNorm) or norm.operator.mean.shape != wide or operator.bias.any():
+        return None
+    return None if reader.origin is not None and "bias" in reader.origin.fields else norm
+
+
+def _lowered(known: Interval, by: Array) -> Interval:
+    """A range of a value from which numbers are taken away."""
+    lo, hi, number = known.lo, known.hi, torch.as_tensor(np.array(by))
+    slack = 4 * UNIT * (known.magnitude + number.abs()) + ETA
+    return Interval(lo - number - slack, hi - number + slack)
+
+
+def _with_mean(norm: Node, added: Array, dtype: str) -> tuple[Node, Tensor] | None:
+    """A batch norm that reads a value from which numbers were taken away, and how far what it makes of it is
+    from what it was: its mean is one that the file holds. None if there is none.
+    """
+    operator = norm.operator
+    assert isinstance(operator, BatchNorm)
+    mean = held(operator.mean - added, dtype)
+    if not finite(mean):
+        return None
+    off = np.abs(mean - (operator.mean - added)) + 2 * UNIT * (np.abs(operator.mean) + np.abs(added))
+    off = (np.abs(operator.scale) + operator.scale_radius) * off * _SAFETY + 4 * ETA
+    other = BatchNorm.of(operator.gain, operator.bias, mean, operator.variance, operator.epsilon)
+    return replace(norm, operator=other), torch.as_tensor(np.where(operator.gain == 0, 0.0, off))[None]
 
 
 def as_bias(operator: Linear | Convolution, constant: Array) -> tuple[Array, Tensor] | None:

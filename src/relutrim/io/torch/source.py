@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from relutrim.errors import CheckFailed, UnsupportedError
-from relutrim.graph import Add, Network, Relu
+from relutrim.graph import Add, Convolution, Linear, Network, Relu
 from relutrim.graph.origin import Frame, parts
 from relutrim.graph.slicing import Kept
 from relutrim.io.torch.apply import applied, check_program
@@ -63,7 +63,8 @@ class TorchSource:
         """What the model can say of the network without another step in place of one that it has: ReLUs that
         are a part of one (a clip is two) do not go by themselves. The code of a module stays as it is, too:
         without new steps, with the sums and ReLUs that its forward() computes by a call of its own, or in a
-        layer that it uses more than once, and with one tensor wherever it reads one.
+        layer that it uses more than once, and with one tensor wherever it reads one; and layers that have no
+        bias do not get one.
         """
         found = parts(network.nodes) & {relu.name for relu in network.relus}
         if not isinstance(self.model, nn.Module):
@@ -74,7 +75,14 @@ class TorchSource:
             own = [layers.get(key) for key in node.origin.nodes] if node.origin is not None else []
             if any(layer is None or uses[layer[1]] > 1 for layer in own):
                 found |= {node.name}
-        return Frame(found, frozenset(node.name for node in network.nodes), _WORTH, tied=True)
+        unbiased = frozenset(
+            node.name
+            for node in network.nodes
+            if isinstance(node.operator, Convolution | Linear)
+            and node.origin is not None
+            and "bias" not in node.origin.fields
+        )
+        return Frame(found, frozenset(node.name for node in network.nodes), _WORTH, unbiased, tied=True)
 
     def edited(
         self, before: Network, after: Network, kept: Mapping[str, Kept], trial: Trial | None = None
