@@ -287,6 +287,13 @@ def test_a_block_that_adds_nothing_that_varies_holds_no_channels_inside(shift):
     assert kernels(smaller) == [(4, 2), (1, 4), (4, 1), (2, 4)]
 
 
+def test_what_only_cuts_leave_of_a_value_is_what_it_was():
+    """The checker finds every slice again by its coefficients."""
+    original = block(silenced([0.0] * 4))
+    found = rewrite(original, analyze_network(original, Box(0, 1), data=None, **QUICK), rewrites="cuts")
+    assert kernels(found.stored) == kernels(original)
+
+
 def test_a_channel_that_only_a_silent_part_of_a_block_reads_goes():
     """The fifth one of the block, which the first two channels of its last convolution weigh."""
     original = block(silenced([0.0, 0.0, 1.0, 1.0]))

@@ -39,34 +39,42 @@ from relutrim.rewrite.grouped import evened
 NAME = "drop-channels"
 
 
-def drop_channels(draft: Draft) -> Draft:
-    """The draft without the slices that are always 0 or that nobody reads."""
-    return _dropped(draft, Labels(draft.network))
+def drop_channels(draft: Draft, *, unmoved: bool = False) -> Draft:
+    """The draft without the slices that are always 0 or that nobody reads. With ``unmoved``, every slice that
+    stays is what it was, whether an output depends on it or not.
+    """
+    return _dropped(draft, Labels(draft.network), unmoved=unmoved)
 
 
-def drop_together(draft: Draft) -> Draft:
+def drop_together(draft: Draft, *, unmoved: bool = False) -> Draft:
     """The same without what would make the places that read one tensor need different ones; the draft itself
     where no tensor is read in several places.
     """
-    return _dropped(draft, Labels(draft.network, together=True)) if draft.network.shared else draft
+    if not draft.network.shared:
+        return draft
+    return _dropped(draft, Labels(draft.network, together=True), unmoved=unmoved)
 
 
-def _dropped(draft: Draft, labels: Labels) -> Draft:
+def _dropped(draft: Draft, labels: Labels, *, unmoved: bool) -> Draft:
     nonzero = can_be_nonzero(draft)
-    staying, wanted = _staying(draft.network, labels, nonzero)
+    staying, wanted = _staying(draft.network, labels, nonzero, unmoved=unmoved)
     return _cut(draft, labels, staying, _unknown(draft.network, labels, staying, wanted, nonzero))
 
 
-def _staying(network: Network, labels: Labels, nonzero: dict[str, Mask]) -> tuple[set[int], dict[str, Mask]]:
+def _staying(
+    network: Network, labels: Labels, nonzero: dict[str, Mask], *, unmoved: bool
+) -> tuple[set[int], dict[str, Mask]]:
     """The roots of the labels that stay: those that are pinned, those of entries that can be other than 0 and
     that an output depends on, and those without which a convolution would have groups of several sizes. And,
-    of what stays, the entries that an output depends on, 0 or not.
+    of what stays, the entries that an output depends on, 0 or not: with ``unmoved``, all are taken for that.
 
     A unit that is inactive but stays is written as a ReLU, so it needs its inputs as much as any other.
     """
     roots = {name: labels.roots(name) for name in network.shapes}
     staying = {labels.root(label) for label in labels.pinned}
-    wanted = {name: np.full(shape, network.is_output(name)) for name, shape in network.shapes.items()}
+    wanted = {
+        name: np.full(shape, unmoved or network.is_output(name)) for name, shape in network.shapes.items()
+    }
     count = -1
     while count < len(staying):
         count = len(staying)

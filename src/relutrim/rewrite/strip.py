@@ -34,11 +34,13 @@ from relutrim.rewrite.storage import held_as_it_is, storable
 
 
 def cut(draft: Draft, rules: Rules) -> Draft:
-    """The draft without what is 0 and what nobody reads, and nothing else: every node stays."""
+    """The draft without what is 0 and what nobody reads, and nothing else: every node stays, and what is
+    left of its value is what it was.
+    """
     before = None
     while before is not draft:
         before = draft
-        draft = _kept(draft, drop_together(draft), rules)
+        draft = _kept(draft, drop_together(draft, unmoved=True), rules)
         for name in [node.name for node in reversed(draft.network.nodes)]:
             layer = dense_layer(draft.network, name)
             if layer is not None:
@@ -46,7 +48,7 @@ def cut(draft: Draft, rules: Rules) -> Draft:
             reader = any_layer(draft.network, name)
             if reader is not None:
                 draft = _kept(draft, drop_unread(draft, reader), rules)
-        draft = _kept(draft, drop_channels(draft), rules)
+        draft = _kept(draft, drop_channels(draft, unmoved=True), rules)
     return draft
 
 
