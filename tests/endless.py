@@ -107,14 +107,19 @@ def half_open(draw: st.DrawFn, inputs: int) -> Domain:
     return Box(np.array([low for low, _ in ends]), np.array([high for _, high in ends]))
 
 
-def closed(network: Network) -> Network:
-    """The same with one long input of which the values from nowhere are parts."""
-    fresh = [node for node in network.nodes if isinstance(node.operator, Fresh)]
-    sizes = [network.input.size, *(network.size(node.name) for node in fresh)]
+def closed(network: Network, original: Network | None = None) -> Network:
+    """The same with one long input of which the values from nowhere are parts: those of the ``original``, of
+    which it may have lost some.
+    """
+    original = original or network
+    fresh = [node for node in original.nodes if isinstance(node.operator, Fresh)]
+    sizes = [original.input.size, *(original.size(node.name) for node in fresh)]
     starts = np.cumsum([0, *sizes])
     parts: list[Node] = []
     names = [network.input.name, *(node.name for node in fresh)]
     for name, start, size in zip(names, starts, sizes, strict=False):
+        if name not in network.shapes:
+            continue
         pick = Take((np.arange(start, start + size),))
         flat = f"{name}/flat"
         parts += [Node(flat, pick, ("all",)), Node(name, Reshape((size,), network.shapes[name]), (flat,))]
@@ -122,9 +127,11 @@ def closed(network: Network) -> Network:
     return replace(network, input=Port("all", (int(starts[-1]),)), nodes=(*parts, *rest))
 
 
-def evaluate(network: Network, x: Sequence[Fraction]) -> oracle.Values:
-    """Every value, over the rational numbers; behind the input stand the values from nowhere."""
-    return oracle.evaluate(closed(network), x)
+def evaluate(network: Network, x: Sequence[Fraction], original: Network | None = None) -> oracle.Values:
+    """Every value, over the rational numbers; behind the input stand the values from nowhere, as the
+    ``original`` has them.
+    """
+    return oracle.evaluate(closed(network, original), x)
 
 
 def ends(network: Network, domain: Domain) -> list[tuple[float, float]]:

@@ -78,7 +78,7 @@ def test_one_neuron_stays_if_all_are_inactive_and_something_gets_past_them():
         ],
         "s",
     )
-    result = compressed(network, 0, 1)
+    result = compressed(network, 0, 1, rewrites="leo++")
     assert names(result) == ["drop-inactive"]
     assert result.network.widths == [1, 1, 1]
     assert gap(network, result.network, 0, 1) == 0

@@ -64,7 +64,7 @@ def test_what_is_pinned_does_not_move_and_outputs_stay_within_what_is_proven(dat
     assert result.stored.pinned == network.pinned
     for _ in range(3):
         x = data.draw(points(network, domain))
-        before, after = evaluate(network, x), evaluate(result.stored, x)
+        before, after = evaluate(network, x), evaluate(result.stored, x, network)
         for name in network.pinned:
             assert before[name] == after[name]
         for output in network.outputs:

@@ -113,8 +113,12 @@ def test_no_such_program_is_handed_out(monkeypatch, kind):
     if kind == "module":
         original = source.edited
         monkeypatch.setattr(source, "edited", lambda *given: as_a_program(original(*given)))
-    with pytest.raises(CheckFailed, match=r"'l\.weight_ih_l0'.*bug"):
-        small(model, 5, 6)
+    left_as_it_is(small(model, 5, 6), r"'l\.weight_ih_l0'.*report")
+
+
+def left_as_it_is(result: relutrim.Compression, why: str) -> None:
+    assert result.unchanged
+    assert re.search(why, result.obstacle or "")
 
 
 def as_a_program(found: Edited) -> Edited:
@@ -270,8 +274,7 @@ def test_a_file_with_another_weight_in_front_of_an_opaque_node_is_not_written(tm
         return made
 
     monkeypatch.setattr(State, "apply", changed)
-    with pytest.raises(CheckFailed, match=r"'l\.weight_ih_l0'.*bug"):
-        relutrim.compress(path, tolerance=0)
+    left_as_it_is(relutrim.compress(path, tolerance=0), r"'l\.weight_ih_l0'.*report")
 
 
 def test_a_file_with_another_opaque_node_is_not_written(tmp_path, monkeypatch):
@@ -285,8 +288,7 @@ def test_a_file_with_another_opaque_node_is_not_written(tmp_path, monkeypatch):
         return {**made, PROGRAM: re.sub("aten.sin.default", "aten.cos.default", text).encode()}
 
     monkeypatch.setattr(exported_edit._Editor, "apply", changed)
-    with pytest.raises(CheckFailed, match=r"'sin'.*bug"):
-        relutrim.compress(path, tolerance=0)
+    left_as_it_is(relutrim.compress(path, tolerance=0), r"'sin'.*report")
 
 
 def test_an_edited_tensor_that_holds_something_else_is_seen(tmp_path):
