@@ -163,6 +163,60 @@ def test_what_packed_multipliers_prove_holds_at_every_input_with_those_states(pr
             assert math.isnan(bound) or Fraction(bound) <= values[model.goal.target][model.goal.neuron]
 
 
+def over_sums(bias: float) -> Network:
+    """``bias - max(0, x0 - 0.1) - max(0, x1 - 0.1) - max(0, x2 - 0.1)``: on the unit box ``bias - 2.7``."""
+    nodes = (
+        Node("a", Linear(np.eye(3), np.full(3, -0.1)), ("x",)),
+        Node("r", Relu(), ("a",)),
+        Node("b", Linear(-np.ones((1, 3)), np.array([bias])), ("r",)),
+        Node("s", Relu(), ("b",)),
+    )
+    return Network(Port("x", (3,)), nodes, (Output("y", "s"),))
+
+
+CHAINED = Box(0, 1).constrain([[1.0, 1, 0], [0, 1, 1]], [-9, -9], [1, 1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("domain", "least"),
+    [
+        (Box(0, 1).sum_between(0, 1), -0.7),
+        (Box(0, 1).sum_between(-9, 2), -1.7),
+        (CHAINED, -1.6),  # where all are on, the second input is at least 0.1
+    ],
+)
+def test_steps_and_leaves_see_the_domains_constraints(domain, least, dtype):
+    cascade = Cascade(domain.fit(over_sums(0.0)), Deadline())
+    cascade.bound(search=False)
+    model = Model(cascade.backward, Goal.of(cascade.backward, "b", 0, 1.0, 99))
+    dual = Dual(model, CPU, dtype)
+    marks = [torch.ones(3, 1, dtype=torch.int8)]  # all on: the goal is linear
+    first = [level.middling() for level in dual.levels]
+    found = climb(dual, Start(first, marks, dual.cost.new_ones(1)), 60, math.inf, Deadline(60))
+    packs = packed(dual, tuple(level.places for level in dual.levels), found.batch)
+    (bound,) = packed_bounds(model, [dict.fromkeys(range(3), True)], packs)
+    assert least - 0.11 < found.bound.item() <= least + 1e-6
+    assert least - 0.11 < bound <= least
+
+
+@pytest.mark.parametrize(
+    ("domain", "most"),
+    [
+        (Box(0, 1).sum_between(0, 1), 0.9),
+        (Box(0, 1).constrain([[1.0, 1, 0], [0, 1, 1]], [-9] * 2, [1] * 2), 1.8),
+    ],
+)
+def test_what_only_the_domains_constraints_make_true_is_proved(domain, most):
+    """No split helps: where all are on, the box has a corner far below."""
+    for margin in (0.01, -0.01):
+        cascade = Cascade(domain.fit(over_sums(most + margin)), Deadline())
+        cascade.bound(search=False)
+        tree = spread(Tree(cascade.backward, "b", 0, 1.0))
+        assert tree.closed == (margin > 0)
+        assert margin < 0 or tree.proof.check(cascade.backward) >= 0
+
+
 def planted() -> Tree:
     """A tree of a neuron that is almost stable, so that some of its leaves close and others do not."""
     random = np.random.default_rng(3)

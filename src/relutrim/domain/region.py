@@ -25,6 +25,8 @@ from relutrim.intervals import Interval
 from relutrim.rounding import ETA, gamma, widen_down
 
 _SWEEPS = 4
+_VANISHES = {torch.float64: 1e-12, torch.float32: 1e-5}
+"""Reduced costs that are a smaller part of what they are made of may be 0 as well."""
 _FAR = 1e3
 """Where an input has no end, searches go this far from its other end, or from 0."""
 _HARDLY, _VERY = 1e-3, 1e9
@@ -106,27 +108,43 @@ class Region:
         """For each linear form an input of the region (up to rounding) where it is smallest, or nearly so."""
         if not self.constrained:
             return torch.where(forms > 0, *self._ends)
+        return self.project(self.relaxed(forms)[1])
+
+    def relaxed(self, forms: Tensor) -> tuple[Tensor, Tensor]:
+        """For each linear form the Lagrangian bound without a charge for rounding, and an input of the box
+        where it is attained. With one constraint that input satisfies it, up to rounding; with several, those
+        of them that have multipliers, as far as inputs without a reduced cost allow.
+        """
         multipliers = self._multipliers(forms)
         reduced = forms - multipliers @ self.rows
         points = torch.where(reduced > 0, self.lo, self.hi)
-        if self.rows.shape[0] == 1:
-            points = self._fill(points, forms, reduced, multipliers)
-        return self.project(points)
+        ends = torch.where(multipliers > 0, self.lower_ends, self.upper_ends)
+        paid = torch.where(multipliers == 0, multipliers, multipliers * ends)
+        bound = (reduced * points).sum(1) + paid.sum(1)
+        for j in range(len(self.rows)):
+            points = self._fill(points, forms, reduced, multipliers, j)
+        return bound, points
 
-    def _fill(self, points: Tensor, forms: Tensor, reduced: Tensor, multipliers: Tensor) -> Tensor:
-        """At the optimum of one constraint, the coordinates whose reduced cost vanishes (mostly just one) lie
+    def to(self, device: torch.device, dtype: torch.dtype) -> Region:
+        """The same numbers on a device, in a precision. Only float64 proves anything."""
+        ends = (self.lo, self.hi, self.rows, self.lower_ends, self.upper_ends)
+        return Region(*(part.to(device, dtype) for part in ends))
+
+    def _fill(self, points: Tensor, forms: Tensor, reduced: Tensor, multipliers: Tensor, j: int) -> Tensor:
+        """At the optimum of a constraint, the coordinates whose reduced cost vanishes (mostly just one) lie
         between their ends, such that the constraint holds with equality where its multiplier is not zero.
         """
-        row = self.rows[0]
+        row, force, alone = self.rows[j], multipliers[:, j], len(self.rows) == 1
         usable = (row != 0) & (self.hi > self.lo)
         cost = reduced.abs().masked_fill(~usable, torch.inf)
-        free = cost <= 1e-12 * (forms.abs() + (multipliers * row).abs())
-        free |= (cost <= cost.amin(1, keepdim=True)) & (multipliers != 0)
+        free = cost <= _VANISHES[cost.dtype] * (forms.abs() + multipliers.abs() @ self.rows.abs())
+        if not alone:
+            free &= force[:, None] != 0  # else it would undo what others need
+        free |= (cost <= cost.amin(1, keepdim=True)) & (force != 0)[:, None] & (j == len(self.rows) - 1)
         free &= usable
         start = torch.where(free, torch.where(row > 0, self.lo, self.hi), points)
         end = torch.where(free, torch.where(row > 0, self.hi, self.lo), points)
-        low, high, _ = self._inset_ends(0)
-        force = multipliers[:, 0]
+        low, high, _ = self._inset_ends(j)
         target = torch.where(force > 0, low, torch.where(force < 0, high, (start @ row).clamp(low, high)))
         share = ((target - start @ row) / ((end - start) @ row)).clamp(0, 1)[:, None]
         return torch.where(free & torch.isfinite(share), start + share * (end - start), points)
@@ -223,16 +241,13 @@ class Region:
         c_i / g_i``; the best ``l`` is where it reaches ``a`` (or comes down to ``b``), and 0 if it starts
         between them.
         """
-        row, width = self.rows[j], self.hi - self.lo
-        used = (row != 0) & (width > 0)
-        if not bool(used.any()):
+        knapsack = self._knapsacks[j]
+        if not len(knapsack.used):
             return forms.new_zeros(forms.shape[0])
-        row, width, costs = row[used], width[used], forms[:, used]
-        fixed = torch.where(used, self.lo * 0, self.lo * self.rows[j]).sum()
-        points, order = (costs / row).sort(dim=1)
-        climbed = (row.abs() * width)[order].cumsum(1)
-        start = fixed + torch.where(row > 0, row * self.lo[used], row * self.hi[used]).sum()
-        at_zero = start + ((row.abs() * width)[order] * (points < 0)).sum(1)
+        points, order = (forms[:, knapsack.used] / knapsack.row).sort(dim=1)
+        climbs = knapsack.climbs[order]
+        climbed, start = climbs.cumsum(1), knapsack.start
+        at_zero = start + (climbs * (points < 0)).sum(1)
         lower, upper = self.lower_ends[j], self.upper_ends[j]
         target = torch.where(at_zero < lower, lower, torch.where(at_zero > upper, upper, at_zero))
         index = ((start + climbed) < target[:, None]).sum(1).clamp(max=points.shape[1] - 1)
@@ -241,6 +256,11 @@ class Region:
             at_zero < lower, found.clamp(min=0), torch.where(at_zero > upper, found.clamp(max=0), found)
         )
         return found.where((at_zero < lower) | (at_zero > upper), torch.zeros_like(found))
+
+    @cached_property
+    def _knapsacks(self) -> list[_Knapsack]:
+        """What finding a multiplier needs of each constraint."""
+        return [_Knapsack.of(self.lo, self.hi, row) for row in self.rows]
 
     def _inset_ends(self, j: int) -> tuple[Tensor, Tensor, Tensor]:
         """The ends of constraint ``j``, moved inward far enough for rounding not to lead outside, and how
@@ -281,6 +301,26 @@ class Region:
         points = points.clone()
         points[off] = (moving + step * forward).clamp(self.lo, self.hi)
         return points
+
+
+@dataclass(frozen=True, eq=False)
+class _Knapsack:
+    """The inputs that a constraint ``g`` weighs and that can vary: their places, their weights, and how far
+    ``g . x`` climbs as each goes from one end to the other. ``start`` is the least ``g . x`` of the box.
+    """
+
+    used: Tensor
+    row: Tensor
+    climbs: Tensor
+    start: Tensor
+
+    @classmethod
+    def of(cls, lo: Tensor, hi: Tensor, weights: Tensor) -> _Knapsack:
+        """That of one constraint."""
+        used = ((weights != 0) & (hi > lo)).nonzero()[:, 0]
+        row = weights[used]
+        start = torch.where(weights > 0, weights * lo, weights * hi).sum()
+        return cls(used, row, row.abs() * (hi - lo)[used], start)
 
 
 def _before(terms: Tensor) -> Tensor:

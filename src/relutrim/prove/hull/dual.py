@@ -6,7 +6,8 @@ together. Only the inputs of a neuron that matter have a share ``a_i`` of their 
 penalty most do not.
 
 The subgradient is a point of the program: going forward from the corner of the box where the bound is
-attained, every neuron has the value that its replacement has there.
+attained, or from the input where it is attained under the domain's constraints, every neuron has the value
+that its replacement has there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relutrim.domain.region import Region
 from relutrim.prove.hull.layers import Layer, free_columns, layers_of, without
 from relutrim.prove.hull.model import Model
 from relutrim.prove.hull.program import Index
@@ -163,6 +165,18 @@ class Dual:
         self.low, self.high = (
             torch.as_tensor(end[free], dtype=dtype, device=device)[:, None] for end in model.ends
         )
+        self.inputs = self._constrained_inputs(free)
+
+    def _constrained_inputs(self, free: Index) -> tuple[Region, Tensor, Tensor] | None:
+        """The domain, which of its inputs have columns, and the places of these among the free ones; None
+        where the program does not reach back to them, or there is nothing but a box.
+        """
+        region = self.model.backward.region
+        entries, columns = self.model.input_columns
+        if not region.constrained or not len(entries):
+            return None
+        places = torch.as_tensor(np.searchsorted(free, columns), device=self.device)
+        return region.to(self.device, self.dtype), torch.as_tensor(entries, device=self.device), places
 
     @property
     def shares(self) -> int:
@@ -204,9 +218,23 @@ class Dual:
             reads.index_add_(0, level.place, (own.share * level.terms).mul_(cut[:, None]).flatten(0, 1))
             weights.index_add_(0, level.read, reads)
             uses.append(Use(at, below, z, constant, slope, most))
-        left = weights[self.free]
-        corner = torch.where(left > 0, self.low, self.high)
-        return Pass(bound + (left * corner).sum(0), uses[::-1], corner)
+        least, corner = self.least(weights[self.free])
+        return Pass(bound + least, uses[::-1], corner)
+
+    def least(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """What the free columns contribute at least with these weights, ``[free, nodes]``, and where they are
+        then: at an end each, or where the domain's constraints leave the network's inputs.
+        """
+        corner = torch.where(weights > 0, self.low, self.high)
+        if self.inputs is None:
+            return (weights * corner).sum(0), corner
+        region, entries, places = self.inputs
+        forms = weights.new_zeros(weights.shape[1], region.size)
+        forms[:, entries] = weights[places].T
+        least, points = region.relaxed(forms)
+        corner[places] = points[:, entries].T
+        others = weights.index_fill(0, places, 0)
+        return least + (others * corner).sum(0), corner
 
     @torch.no_grad()
     def slopes(

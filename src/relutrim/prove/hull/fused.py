@@ -358,9 +358,8 @@ class Fused:
             _replace(fixed, own, states, use, weights, bound.numpy(), self._numbers)
             reads = (level.weight.T @ torch.from_numpy(use.through)).numpy()
             _pull(fixed, own.share, use, read, reads, weights, self._numbers.half)
-        left = self._weights[dual.free]
-        corner = torch.where(left > 0, dual.low, dual.high)
-        return Look(bound + (left * corner).sum(0), corner)
+        least, corner = dual.least(self._weights[dual.free])
+        return Look(bound + least, corner)
 
     def _owned(self, own: Multipliers) -> _Own:
         lean, mix, push, share = (part.contiguous().numpy() for part in own.parts)

@@ -281,13 +281,19 @@ class Model:
         """The network input in a solution, None if the program does not reach back to it; inputs that play
         no part lie at their lower ends.
         """
-        own = self.columns.get(self.backward.network.input.name)
-        if own is None:
+        entries, columns = self.input_columns
+        if not len(entries):
             return None
         x = self.backward.region.lo.clone()
-        entries = np.flatnonzero(own >= 0)
-        x[torch.as_tensor(entries, device=x.device)] = torch.as_tensor(point[own[entries]], device=x.device)
+        x[torch.as_tensor(entries, device=x.device)] = torch.as_tensor(point[columns], device=x.device)
         return x[None]
+
+    @property
+    def input_columns(self) -> tuple[Index, Index]:
+        """The network's inputs that have columns, and these. All others are in no row: they count as 0."""
+        own = self.columns.get(self.backward.network.input.name, np.zeros(0, np.int64))
+        entries = np.flatnonzero(own >= 0)
+        return entries, own[entries]
 
     def _pre_activations(self, target: str, entries: list[int]) -> list[tuple[_Forms, float, float]]:
         """Per entry: what it reads (name -> indices and weights), its bias, and how far off that can be."""

@@ -17,7 +17,8 @@ least:
 **Rounding.** The parts of ``A``, once computed, are the numbers that are used: what they do not add up to is
 charged at the largest ``|x|``. A computed ``lean * A`` is between 0 and ``A``, and a push only takes away, so
 these are right as they are computed. What is left are the coefficients ``W`` of earlier columns, which are
-charged at the largest ``|v|``, and the constant.
+charged at the largest ``|v|``, and the constant. Where the domain has constraints, what the network's inputs
+contribute is :meth:`relutrim.domain.region.Region.lower`, which has its own rounding in it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
+import torch
 
 from relutrim.graph.operators import Array
 from relutrim.prove.hull.layers import Layer, free_columns, layers_of, too_large, without
@@ -148,16 +150,34 @@ def _bounds(
         total += step.constant
         size += step.size
         largest = max(largest, float(np.abs(layer.weight).max(initial=0)))
-    free = free_columns(model)
-    left = weights[free]
-    at = np.where(left > 0, lo[free][:, None], hi[free][:, None])
-    total += (left * at).sum(0)
-    size += (np.abs(left) * np.abs(at)).sum(0)
+    least, sizes = _least(model, weights)
+    total += least
+    size += sizes
     ops = 16 * (len(lo) + sum(layer.weight.shape[0] for layer in layers)) + 64
     off = charged * (1 + gamma(ops)) + gamma(ops) * size
     off += ops * ETA * (4 + largest) * (4 + float(reach.sum()))
     found = np.nextafter(np.nextafter(total - off, -np.inf) - model.slack, -np.inf)
     return [float(value) if np.isfinite(value) else float("nan") for value in found]
+
+
+def _least(model: Model, weights: Array) -> tuple[Array, Array]:
+    """What the free columns contribute at least with these weights, ``[columns, leaves]``, and what is summed
+    up for it. Where the domain has constraints, the network's inputs contribute what the region says.
+    """
+    lo, hi = model.ends
+    free, region = free_columns(model), model.backward.region
+    least = np.zeros(weights.shape[1])
+    entries, columns = model.input_columns
+    if region.constrained and len(entries):
+        forms = region.lo.new_zeros(weights.shape[1], region.size)
+        forms[:, torch.as_tensor(entries, device=forms.device)] = torch.as_tensor(weights[columns].T).to(
+            forms
+        )
+        least = region.lower(forms).cpu().numpy()
+        free = np.setdiff1d(free, columns)
+    left = weights[free]
+    at = np.where(left > 0, lo[free][:, None], hi[free][:, None])
+    return least + (left * at).sum(0), np.abs(least) + (np.abs(left) * np.abs(at)).sum(0)
 
 
 @np.errstate(over="ignore", invalid="ignore", under="ignore")
