@@ -36,8 +36,8 @@ from typing import Any
 import relutrim.compression
 import relutrim.journal.journal
 import relutrim.observe
-import relutrim.prove.programs
 import relutrim.prove.splitting
+import relutrim.prove.tree_search
 import relutrim.rewrite.pipeline  # noqa: F401
 from benchmarks.results import shared, table, write_section
 from relutrim.cli import main as command_line

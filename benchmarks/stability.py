@@ -150,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stability", description=__doc__)
     parser.add_argument("--time-limit", type=float, default=300.0, metavar="S", help="for each [300]")
     parser.add_argument("--device", default="cpu", metavar="cpu|cuda")
-    parser.add_argument("--jobs", type=int, metavar="N", help="linear programs solved at once [cores]")
+    parser.add_argument("--jobs", type=int, metavar="N", help="trees grown at once [cores]")
     parser.add_argument("--plain", action="store_true", help="compile no steps, as if numba were not there")
     parser.add_argument("--section", metavar="NAME", help="the section of RESULTS.md to write")
     parser.add_argument("networks", nargs="*", metavar="PATTERN_OR_PATH")

@@ -138,7 +138,7 @@ def test_an_entry_that_unpacks_to_too_much(three, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "text", [b"[]", b"{}", b"", b"{", b"[" * 100_000, b"\xff", b'{"schema": "relutrim/certificate/1"}']
+    "text", [b"[]", b"{}", b"", b"{", b"[" * 100_000, b"\xff", b'{"schema": "relutrim/certificate/2"}']
 )
 def test_documents_that_make_no_sense(three, text):
     rejected(three, packed({"certificate.json": text}), kind=InputError)

@@ -10,7 +10,7 @@ from onnx import helper
 
 from attacks.forging import accepted, network_of, onnx_of, proofs_of, repacked, unpacked
 from attacks.proof_mutations import leaves
-from attacks.victims import branching, packed_tree
+from attacks.victims import branching, victim
 from certifying import certified, files
 from command_line import call
 from relutrim.certificate import groundwork, packing
@@ -20,17 +20,10 @@ from relutrim.certificate.trees import Leaf, Split, streams
 from relutrim.domain import Box
 from relutrim.graph import Network
 from relutrim.io import save
-from relutrim.prove import programs
 from test_packed_attack import some_leaves
 
 
-@pytest.fixture
-def wide(monkeypatch):
-    """Trees that are not grown node by node: no program is small."""
-    monkeypatch.setattr(programs, "_FEW", 0)
-
-
-def test_what_a_packed_tree_proves_compress_certifies_and_check_accepts(capsys, tmp_path, wide):
+def test_what_a_packed_tree_proves_compress_certifies_and_check_accepts(capsys, tmp_path):
     model, out, proof = (tmp_path / name for name in ("model.onnx", "out.onnx", "proof.zip"))
     save(branching(32, 8), model)
     box = ("--box", "-1", "1")
@@ -75,45 +68,45 @@ def convolutions() -> Network:
 @pytest.mark.parametrize(
     "options",
     [
-        {"seed": 32},
-        {"seed": 2},
-        {"seed": 6, "domain": Box(-1, 1).sum_between(-2, 2)},
-        {"seed": 0, "network": convolutions()},
+        {"network": branching(32, 8)},
+        {"network": branching(2, 8)},
+        {"network": branching(6, 8), "domain": Box(-1, 1).sum_between(-2, 2)},
+        {"network": convolutions()},
     ],
     ids=["dense", "dense too", "constrained", "convolutions"],
 )
 def test_verdicts_rest_on_packed_trees(options):
     """Without its tree a unit is not proved to be linear or zero; with it, it is."""
-    victim = packed_tree(**options)
-    assert accepted(victim.model, victim.out, victim.certificate)
-    every = proofs_of(victim.arrays)
+    found = victim("tree", options["network"], options.get("domain", Box(-1, 1)), time_limit=60.0)
+    assert accepted(found.model, found.out, found.certificate)
+    every = proofs_of(found.arrays)
     packed = [at for at, proof in enumerate(every) if len(leaves(proof)) > 1 and proof.levels]
     assert packed
     for at in packed:
-        document, arrays, others = unpacked(victim.certificate)
+        document, arrays, others = unpacked(found.certificate)
         assert not accepted(
-            victim.model,
-            victim.out,
+            found.model,
+            found.out,
             repacked(document, arrays | streams([*every[:at], *every[at + 1 :]]), others),
         )
 
 
-def test_a_tree_may_mix_packed_leaves_with_others():
+def test_a_tree_may_mix_leaves_with_parts():
     """A leaf of a packed tree with its input split: the same bytes prove both parts, nothing else does."""
-    victim = packed_tree(32)
-    every = proofs_of(victim.arrays)
+    found = victim("tree", branching(32, 8), Box(-1, 1), time_limit=60.0)
+    every = proofs_of(found.arrays)
     proof = next(proof for proof in every if proof.levels)
     holder, name = leaves(proof)[0]
     whole = getattr(holder, name)
-    for other in (Leaf(), Leaf({}), whole):
+    for other in (Leaf(), whole):
         setattr(holder, name, Split(0, whole, other, 0.25))
-        document, arrays, others = unpacked(victim.certificate)
+        document, arrays, others = unpacked(found.certificate)
         content = repacked(document, arrays | streams(every), others)
-        assert accepted(victim.model, victim.out, content) == (other is whole)
+        assert accepted(found.model, found.out, content) == (other is whole)
 
 
 @pytest.mark.parametrize(("module", "name"), [(groundwork, "_PACKED"), (levels, "MOST")])
-def test_trees_that_are_too_large_are_left_out(monkeypatch, wide, module, name):
+def test_trees_that_are_too_large_are_left_out(monkeypatch, module, name):
     """What they prove counts as undecided then."""
     monkeypatch.setattr(module, name, 100)
     made = certified(branching(32, 8), Box(-1, 1), method="auto", time_limit=60.0)
@@ -123,7 +116,7 @@ def test_trees_that_are_too_large_are_left_out(monkeypatch, wide, module, name):
     assert check(*files(made)).bound < 1e-9
 
 
-def test_trees_that_do_not_decide_in_the_checkers_ranges_are_left_out(monkeypatch, wide):
+def test_trees_that_do_not_decide_in_the_checkers_ranges_are_left_out(monkeypatch):
     """All bytes 0: no multipliers at all."""
     original = packing._pieces
     monkeypatch.setattr(packing, "_pieces", lambda *a: [[bytes(len(p)) for p in one] for one in original(*a)])

@@ -115,19 +115,15 @@ def test_a_box_without_points_is_not_narrowed():
 
 
 @st.composite
-def trees(draw, rows, layers, inputs, shapes, depth=2):
+def trees(draw, layers, inputs, shapes, depth=2):
     """Cases, parts and multipliers that nobody chose with a purpose."""
     if depth and draw(st.booleans()):
-        first, second = (draw(trees(rows, layers, inputs, shapes, depth - 1)) for _ in range(2))
+        first, second = (draw(trees(layers, inputs, shapes, depth - 1)) for _ in range(2))
         place = st.tuples(st.integers(-1, layers), st.integers(0, 4)) | st.integers(0, inputs - 1)
         return Split(draw(place), first, second, draw(st.floats(-4, 4)))
-    kind = draw(st.sampled_from(["part", "rows", "packed"]))
-    if kind == "part":
+    if draw(st.booleans()):
         return Leaf()
-    if kind == "packed":
-        return Leaf(packed=packed_leaf(draw(st.randoms(use_true_random=False)), shapes))
-    values = st.floats(-4, 4) | st.sampled_from([0.0, 1.0, -1.0])
-    return Leaf({row: draw(values) for row in range(rows)}, draw(st.booleans()))
+    return Leaf(packed_leaf(draw(st.randoms(use_true_random=False)), shapes))
 
 
 @st.composite
@@ -146,14 +142,9 @@ def levels(draw, layers):
 
 @st.composite
 def unit_proofs(draw, layers, inputs):
-    place = st.tuples(st.integers(-1, layers), st.integers(0, 4))
-    row = st.tuples(st.integers(-1, layers), st.integers(0, 4), st.integers(0, 4))
-    rows = draw(st.lists(row, max_size=8))
-    cut = st.tuples(place, st.booleans(), st.lists(st.integers(0, 12), max_size=6))
-    cuts, own = draw(st.lists(cut, max_size=4)), draw(levels(layers))
-    shapes = [places.shape for _, _, places in own]
-    tree = draw(trees(len(rows) + len(cuts), layers, inputs, shapes))
-    return UnitProof(layers, 0, draw(st.sampled_from([1, -1])), tree, rows, cuts, own)
+    own = draw(levels(layers))
+    tree = draw(trees(layers, inputs, [places.shape for _, _, places in own]))
+    return UnitProof(layers, 0, draw(st.sampled_from([1, -1])), tree, own)
 
 
 @settings(max_examples=150, suppress_health_check=list(HealthCheck))
@@ -198,15 +189,15 @@ def test_boxes_make_a_tree_only_if_every_cell_is_in_one(boxes):
 def test_states_make_a_tree_just_if_they_cover_every_case(cases):
     assignments = [{(0, k): bool(bits >> k & 1) for k in range(4)} for bits in range(16)]
     every = all(any(case.items() <= one.items() for case in cases) for one in assignments)
-    tree = of_states([(case, Leaf({number: 1.0})) for number, case in enumerate(cases)])
+    tree = of_states([(case, Leaf(bytes([number]))) for number, case in enumerate(cases)])
     assert (tree is not None) == every
     for one in assignments if tree is not None else ():
         while isinstance(tree, Split):
             tree = tree.second if one[tree.place] else tree.first
         assert tree is not None
-        assert tree.duals is not None
-        assert all(cases[number].items() <= one.items() for number in tree.duals)
-        tree = of_states([(case, Leaf({number: 1.0})) for number, case in enumerate(cases)])
+        assert tree.packed is not None
+        assert cases[tree.packed[0]].items() <= one.items()
+        tree = of_states([(case, Leaf(bytes([number]))) for number, case in enumerate(cases)])
 
 
 _BARE = """

@@ -104,8 +104,8 @@ def test_trees_of_compiled_steps_close_and_do_not_depend_on_jobs(monkeypatch):
     used = []
     monkeypatch.setattr(Fused, "move", lambda self, move=Fused.move: (used.append(1), move(self))[1])
     one, three = planted(), planted()
-    one.spread(512, Deadline(60), CPU, 1)
-    three.spread(512, Deadline(60), CPU, 3)
+    one.grow(512, Deadline(60), CPU, 1)
+    three.grow(512, Deadline(60), CPU, 3)
     assert used
     assert one.nodes == three.nodes > 2
     assert leaves(one) == leaves(three)

@@ -22,7 +22,7 @@ from certifying import packed_leaf
 from relutrim.certificate.check import levels as module
 from relutrim.certificate.check.domain import Domain
 from relutrim.certificate.check.expressions import Expression, Symbols
-from relutrim.certificate.check.hull import HEAD, Packed, Program
+from relutrim.certificate.check.hull import HEAD, Packed
 from relutrim.certificate.check.levels import Level, Levels
 from relutrim.errors import CheckFailed, InputError
 from test_hull import slow
@@ -204,29 +204,6 @@ def test_every_operation_of_packed_leaves_is_charged(seed):
 
         def bound(levels=levels, target=target, states=states, leaf=leaf):
             return levels.least(target, bound.sign, [(states, leaf)])
-
-        bound.sign = random.choice([1.0, -1.0])
-        found, proved = watched(pytest.MonkeyPatch(), ranges, target, bound)
-        assert math.isnan(found) or (proved is not None and Fraction(found) <= proved)
-
-
-@slow
-@given(st.integers(0, 2**32))
-@np.errstate(all="ignore")
-def test_every_operation_of_a_program_is_charged(seed):
-    for number in range(20):
-        random = Random(seed + number)
-        ranges, target = any_ranges(random)
-        rows = [(random.randint(0, 1), random.randint(0, 2), random.randint(0, 4)) for _ in range(12)]
-        cuts = [
-            ((random.randint(0, 1), random.randint(0, 2)), random.random() < 0.5, random.sample(range(13), 3))
-            for _ in range(3)
-        ]
-        program, numbers = Program(ranges, rows, cuts), Sizes(random)
-        states, duals = any_states(program, random), numbers.many(program.size)
-
-        def bound(program=program, target=target, states=states, duals=duals):
-            return program.least(target, bound.sign, states, duals)
 
         bound.sign = random.choice([1.0, -1.0])
         found, proved = watched(pytest.MonkeyPatch(), ranges, target, bound)

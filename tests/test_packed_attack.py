@@ -1,4 +1,4 @@
-"""Attacks on packed multipliers: numbers at both ends of the range, records that lie, programs without end.
+"""Attacks on packed multipliers: numbers at both ends of the range, records that lie, models without end.
 
 What they prove is compared with the same steps in rational arithmetic, which leave no room for an operation
 that nobody paid for: the relaxation itself would hide it.
@@ -27,17 +27,16 @@ import oracle
 from relutrim.domain import Box
 from relutrim.domain.region import Region
 from relutrim.graph import Linear, Network, Node, Output, Port, Relu
-from relutrim.journal.records import RecordError, leaf_fields, leaves_in, packed, unpacked
+from relutrim.journal.records import RecordError, leaf_fields, leaves_in, packed, state_fields, unpacked
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull import layers as layers_module
 from relutrim.prove.hull import packed as module
 from relutrim.prove.hull import thicket
 from relutrim.prove.hull.ascent import Start, climb
-from relutrim.prove.hull.cuts import Neuron
 from relutrim.prove.hull.dual import Dual, Multipliers
 from relutrim.prove.hull.layers import free_columns, layers_of
-from relutrim.prove.hull.model import Goal, Model
+from relutrim.prove.hull.model import Goal, Model, Neuron
 from relutrim.prove.hull.packed import Packed, Part, fits, packed_bounds
 from relutrim.prove.hull.packing import packed as pack
 from relutrim.prove.hull.proof import Leaf, Proof, covers
@@ -45,8 +44,8 @@ from test_hull import slow
 from test_thicket import CPU, any_multipliers, leaves, planted
 
 
-def any_program(random: Random) -> SimpleNamespace:
-    """Columns and neurons of a program that nobody made, with numbers of a few sizes between 5e-324 and
+def any_model(random: Random) -> SimpleNamespace:
+    """Columns and neurons of a model that nobody made, with numbers of a few sizes between 5e-324 and
     1e307: all that the bound looks at. Layers read any columns before them.
     """
     sizes = [
@@ -70,20 +69,18 @@ def any_program(random: Random) -> SimpleNamespace:
             weights = np.array([number() for _ in own])
             bias, radius = number(), random.choice([0, 1e-8]) * abs(number())
             lo, hi = random.choice([0.0, -abs(number())]), abs(number()) or 5e-324
-            column, both = len(ends), lo < 0
-            reads.append(column)
-            ends += [[0.0, hi], [0.0, 1.0], [lo, hi]] if both else [[lo, hi]]
-            columns = (column, column + 1, column + 2) if both else (column, -1, -1)
-            neurons.append(Neuron(name, entry, *columns, own, weights, bias, radius, lo, hi))
+            reads.append(len(ends))
+            neurons.append(Neuron(name, entry, len(ends), own, weights, bias, radius, lo, hi))
+            ends.append([max(lo, 0.0), hi])
     cost = np.zeros(len(ends))
     cost[reads] = [number() for _ in reads]
-    program = SimpleNamespace(cost=cost, offset=number())
     lo_hi = tuple(np.array(end) for end in zip(*ends, strict=True))
     return SimpleNamespace(
         neurons=neurons,
         ends=lo_hi,
         slack=abs(number()),
-        program=program,
+        cost=cost,
+        offset=number(),
         backward=SimpleNamespace(region=region),
         input_columns=(inputs, inputs),
     )
@@ -123,8 +120,8 @@ def any_leaf(model, random: Random) -> Packed:
 def in_fractions(model, states: dict[int, bool], leaf: Packed) -> Fraction | None:
     """What the numbers that the bound uses prove exactly; None if they are not finite."""
     lo, hi = ([Fraction(end) for end in ends.tolist()] for ends in model.ends)
-    weights = model.program.cost[:, None].copy()
-    proved = Fraction(model.program.offset) - Fraction(model.slack)
+    weights = model.cost[:, None].copy()
+    proved = Fraction(model.offset) - Fraction(model.slack)
     for layer, places, part in reversed(list(zip(layers_of(model), leaf.places, leaf.parts, strict=True))):
         own = [np.float64(a)[..., None] for a in (part.lean, part.push, part.mix, part.share)]
         at, marks = weights[layer.columns], layer.marks([states])
@@ -187,10 +184,10 @@ def corners_of(region: Region) -> list[list[Fraction]]:
 def test_every_operation_is_charged(seed):
     for number in range(20):
         random = Random(seed + number)
-        model = any_program(random)
+        model = any_model(random)
         leaf = any_leaf(model, random)
         assert fits(model, [leaf])
-        both = [i for i, neuron in enumerate(model.neurons) if neuron.state >= 0]
+        both = [i for i, neuron in enumerate(model.neurons) if neuron.both]
         states = {i: random.random() < 0.5 for i in both if random.random() < 0.4}
         (bound,) = packed_bounds(model, [states], [leaf])
         if not math.isnan(bound):
@@ -315,7 +312,7 @@ def test_multipliers_of_another_shape_prove_nothing(change):
     assert math.isnan(proof.check(model.backward))
 
 
-def test_the_program_is_laid_out_once_for_all_leaves(monkeypatch):
+def test_the_model_is_laid_out_once_for_all_leaves(monkeypatch):
     model, whole = some_leaves()
     calls, original = numbers_from(), module.layers_of
     monkeypatch.setattr(module, "layers_of", lambda model: (next(calls), original(model))[1])
@@ -335,28 +332,19 @@ def test_leaves_with_places_of_their_own_are_written_and_read():
         )
         for leaf in whole
     ]
-    listed = [whole[0], Leaf({}, -1.0, {0: 0.5}), *turned, *whole[1:]]
-    record = unpacked(packed(leaf_fields(listed, {})))
-    found = leaves_in(record, [])
+    listed = [whole[0], *turned, *whole[1:]]
+    record = unpacked(packed(leaf_fields(listed)))
+    found = leaves_in(record)
     assert len(record["packed_shapes"]) == 2
-    assert [leaf.packed is None for leaf in found] == [leaf.packed is None for leaf in listed]
     for leaf, again in zip(listed, found, strict=True):
         assert again.states == leaf.states
-        if leaf.packed is not None:
-            np.testing.assert_array_equal(again.packed.places[0], leaf.packed.places[0])
-            for kind in ("lean", "mix", "push", "share"):
-                np.testing.assert_array_equal(
-                    getattr(again.packed.parts[0], kind), getattr(leaf.packed.parts[0], kind)
-                )
-    own = [leaf for leaf in found if leaf.packed is not None]
-    bounds = packed_bounds(model, [leaf.states for leaf in own], [leaf.packed for leaf in own])
+        np.testing.assert_array_equal(again.packed.places[0], leaf.packed.places[0])
+        for kind in ("lean", "mix", "push", "share"):
+            np.testing.assert_array_equal(
+                getattr(again.packed.parts[0], kind), getattr(leaf.packed.parts[0], kind)
+            )
+    bounds = packed_bounds(model, [leaf.states for leaf in found], [leaf.packed for leaf in found])
     np.testing.assert_allclose(bounds, [leaf.bound for leaf in [whole[0], *whole, *whole[1:]]], atol=1e-12)
-
-
-def test_records_from_before_leaves_were_packed_are_read():
-    record = {k: v for k, v in leaf_fields([Leaf({1: True}, 0.5)], {}).items() if "packed" not in k}
-    (leaf,) = leaves_in(record, [])
-    assert leaf.packed is None
 
 
 @pytest.mark.parametrize(
@@ -378,21 +366,21 @@ def test_records_from_before_leaves_were_packed_are_read():
 )
 def test_records_of_packed_leaves_that_do_not_add_up_are_refused(change):
     _, whole = some_leaves()
-    record = leaf_fields(whole[:2], {})
-    leaves_in(record, [])
+    record = leaf_fields(whole[:2])
+    leaves_in(record)
     count = len(change.get("packed", whole[:2]))
-    many = leaf_fields([Leaf({}, 0.0)] * count, {}) if count > 2 else {}
+    many = {"leaf_bounds": np.zeros(count), **state_fields("leaf", [{}] * count)} if count > 2 else {}
     with pytest.raises(RecordError):
-        leaves_in({**record, **{k: v for k, v in many.items() if "packed" not in k}, **change}, [])
+        leaves_in({**record, **many, **change})
 
 
 def test_a_push_beyond_what_there_is_fits_nothing():
     model, whole = some_leaves()
-    record = leaf_fields(whole, {})
+    record = leaf_fields(whole)
     record["packed_push"] = record["packed_push"] + 1e300
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = leaves_in(record, [])
+        found = leaves_in(record)
     assert not fits(model, [leaf.packed for leaf in found])
 
 
@@ -405,7 +393,7 @@ def test_a_tree_may_be_deeper_than_calls_can_be_nested():
     assert covers([*deep, dict.fromkeys(range(1500), False)])
 
 
-def test_a_program_too_large_for_matrices_is_solved_node_by_node(monkeypatch):
+def test_a_model_too_large_for_matrices_proves_nothing_and_has_no_tree(monkeypatch):
     model, whole = some_leaves()
     proof = Proof(model.goal, 0.0, model.ranges, tuple(whole))
     assert proof.check(model.backward) == min(leaf.bound for leaf in whole)
@@ -413,10 +401,9 @@ def test_a_program_too_large_for_matrices_is_solved_node_by_node(monkeypatch):
     monkeypatch.setattr(layers_module, "Layer", None)
     assert math.isnan(proof.check(model.backward))
     tree = planted()
-    before = tree.nodes
-    tree.spread(8, Deadline(20), CPU)
-    assert before < tree.nodes <= before + 8
-    assert not tree.dead
+    tree.grow(8, Deadline(20), CPU)
+    assert tree.dead
+    assert not tree.closed
 
 
 def test_nodes_that_wait_take_no_more_memory_than_they_may(monkeypatch):
@@ -424,7 +411,7 @@ def test_nodes_that_wait_take_no_more_memory_than_they_may(monkeypatch):
     monkeypatch.setattr(thicket, "_HELD", {"cpu": 0})
     tree = planted()
     while tree.nodes < 60 and not tree.closed:
-        tree.spread(4, Deadline(20), CPU)
+        tree.grow(4, Deadline(20), CPU)
         assert tree._thicket._stack.count <= tree._thicket._stack._most == 4
         assert covers([*leaves(tree), *tree._open])
     assert len(tree._open) > 4 or tree.closed
@@ -440,9 +427,9 @@ def test_the_root_of_a_thicket_takes_no_more_time_than_there_is(monkeypatch):
     monkeypatch.setattr(Dual, "run", run)
     tree, deadline = planted(), Deadline(1e9)
     deadline.call_off()
-    tree.spread(64, deadline, CPU)
+    tree.grow(64, deadline, CPU)
     assert len(calls) < 10
-    tree.spread(8, Deadline(20), CPU)
+    tree.grow(8, Deadline(20), CPU)
     assert covers([*leaves(tree), *tree._open])
 
 

@@ -16,8 +16,6 @@ from hypothesis.extra import numpy as arrays
 from relutrim.journal.frames import frame, frames
 from relutrim.journal.records import (
     RecordError,
-    cut_fields,
-    cuts_in,
     leaf_fields,
     leaves_in,
     packed,
@@ -25,7 +23,7 @@ from relutrim.journal.records import (
     states_in,
     unpacked,
 )
-from relutrim.prove.hull.cuts import Cut
+from relutrim.prove.hull.packed import Packed, Part
 from relutrim.prove.hull.proof import Leaf
 
 plain = (
@@ -90,42 +88,43 @@ def test_arrays_that_cannot_be_are_refused(content):
         unpacked(struct.pack("<Q", len(text)) + text)
 
 
-cuts = st.builds(
-    lambda neuron, chosen: Cut(neuron, np.array(chosen, dtype=bool)),
-    st.integers(0, 99),
-    st.lists(st.booleans(), max_size=20),
-)
 states = st.dictionaries(st.integers(0, 99), st.booleans(), max_size=4)
 
 
-@given(st.data(), st.lists(cuts, max_size=4))
-def test_leaves_and_cuts_survive(data, known):
-    duals = st.floats()
-    leaves = [
-        Leaf(
-            data.draw(states),
-            data.draw(st.floats()),
-            data.draw(st.dictionaries(st.integers(0, 99), duals, max_size=3)),
-            data.draw(st.lists(st.tuples(st.sampled_from(known), duals), max_size=3)) if known else [],
+@st.composite
+def multipliers(draw: st.DrawFn, places: list[np.ndarray]) -> Packed:
+    """Any, for layers with shares at these places."""
+    bytes_ = np.random.default_rng(draw(st.integers(0, 2**32)))
+    parts = [
+        Part(
+            bytes_.integers(0, 256, len(own), np.uint8),
+            bytes_.integers(0, 256, (4, len(own)), np.uint8),
+            bytes_.random(len(own), np.float32),
+            bytes_.integers(0, 256, own.shape, np.uint8),
         )
+        for own in places
+    ]
+    return Packed(tuple(places), tuple(parts))
+
+
+@given(st.data(), st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3)), min_size=1, max_size=3))
+def test_leaves_survive(data, shapes):
+    places = [np.arange(rows * width).reshape(rows, width) for rows, width in shapes]
+    leaves = [
+        Leaf(data.draw(states), data.draw(st.floats()), data.draw(multipliers(places)))
         for _ in range(data.draw(st.integers(0, 3)))
     ]
-    number = {id(cut): at for at, cut in enumerate(known)}
     cases = [leaf.states for leaf in leaves]
-    record = unpacked(
-        packed({**cut_fields(known), **leaf_fields(leaves, number), **state_fields("open", cases)})
-    )
-    again = cuts_in(record)
-    for old, new in zip(known, again, strict=True):
-        assert old.neuron == new.neuron
-        np.testing.assert_array_equal(old.chosen, new.chosen)
+    record = unpacked(packed({**leaf_fields(leaves), **state_fields("open", cases)}))
     assert states_in(record, "open") == cases
-    for leaf, found in zip(leaves, leaves_in(record, again), strict=True):
+    for leaf, found in zip(leaves, leaves_in(record), strict=True):
         assert leaf.states == found.states
-        np.testing.assert_equal([leaf.bound, *leaf.rows.values()], [found.bound, *found.rows.values()])
-        assert list(leaf.rows) == list(found.rows)
-        assert [number[id(cut)] for cut, _ in leaf.cuts] == [again.index(cut) for cut, _ in found.cuts]
-        np.testing.assert_equal([dual for _, dual in leaf.cuts], [dual for _, dual in found.cuts])
+        np.testing.assert_equal(leaf.bound, found.bound)
+        for own, other in zip(leaf.packed.places, found.packed.places, strict=True):
+            np.testing.assert_array_equal(own, other)
+        for part, again in zip(leaf.packed.parts, found.packed.parts, strict=True):
+            for kind in ("lean", "mix", "push", "share"):
+                np.testing.assert_array_equal(getattr(part, kind), getattr(again, kind))
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=8), st.data())

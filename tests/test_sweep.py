@@ -1,4 +1,4 @@
-"""The ends of many ranges at once: bounds that hold and proofs that say the same, whatever programs share."""
+"""The ends of many ranges at once: bounds that hold and proofs that say the same, whatever models share."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ import relutrim
 import strategies
 from relutrim.domain import Box
 from relutrim.graph import Linear, Network, Node, Output, Port, Relu
-from relutrim.prove import early
+from relutrim.prove import tree_search
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
-from relutrim.prove.early import Early
 from relutrim.prove.hull import sweep as module
 from relutrim.prove.hull.model import Goal, Model
 from relutrim.prove.hull.packed import fits
 from relutrim.prove.hull.sweep import sweep
 from relutrim.prove.hull.tree import Tree
-from relutrim.prove.programs import Programs
 from relutrim.prove.recheck import recheck
+from relutrim.prove.tree_search import TreeSearch
 from relutrim.prove.verdict import Verdict
 from test_hull import bounded, open_ends, slow, true_bound
 
@@ -83,7 +82,7 @@ def test_ranges_get_smaller_and_proofs_prove_them_again(sparse):
     assert better > 0.5 * len(trees)
 
 
-def test_multipliers_found_on_another_program_do_nearly_as_well(monkeypatch):
+def test_multipliers_found_on_another_model_do_nearly_as_well(monkeypatch):
     carried = []
     before = module._part
     monkeypatch.setattr(module, "_part", lambda *given: carried.append(1) or before(*given))
@@ -137,27 +136,25 @@ def test_without_time_or_trees_nothing_happens():
 
 def test_where_few_neurons_are_open_no_layer_is_swept(monkeypatch):
     swept = []
-    monkeypatch.setattr(early, "sweep", lambda trees, *rest: swept.append(len(trees)))
-    monkeypatch.setattr(early, "is_small", lambda tree: False)
+    monkeypatch.setattr(tree_search, "sweep", lambda trees, *rest: swept.append(len(trees)))
     cascade, _ = loose_trees(deep(), 2)
-    stage = Programs(cascade, Deadline())
+    stage = TreeSearch(cascade, Deadline())
     relu = cascade.network.relus[2]
-    loose, wanted = int(cascade.loose("linear2").sum()), stage.wanted()
+    loose, wanted = int(cascade.loose("linear2").sum()), stage.goals()
     behind = sum(want.relu in ("relu2", "relu3") for want in wanted)
-    monkeypatch.setattr(early, "_MANY", (behind + 1) / loose)
-    Early(stage).sweep(relu, Deadline())
+    monkeypatch.setattr(tree_search, "_MANY", (behind + 1) / loose)
+    stage.sweep(relu, Deadline())
     assert not swept
-    monkeypatch.setattr(early, "_MANY", behind / loose)
-    Early(stage).sweep(relu, Deadline())
+    monkeypatch.setattr(tree_search, "_MANY", behind / loose)
+    stage.sweep(relu, Deadline())
     assert sum(swept) >= loose
 
 
 def test_verdicts_of_a_network_that_is_swept_are_true_and_proved_again(monkeypatch):
-    monkeypatch.setattr("relutrim.prove.programs._FEW", 0)
     swept = []
-    before = early.sweep
-    monkeypatch.setattr(early, "sweep", lambda trees, *rest: swept.append(before(trees, *rest)))
-    monkeypatch.setattr(early, "_MANY", 0.05)
+    before = tree_search.sweep
+    monkeypatch.setattr(tree_search, "sweep", lambda trees, *rest: swept.append(before(trees, *rest)))
+    monkeypatch.setattr(tree_search, "_MANY", 0.05)
     network = deep(1)
     found = relutrim.analyze(network, Box(0, 1), time_limit=60)
     assert swept
@@ -173,12 +170,11 @@ def test_a_device_without_memory_leaves_the_ranges_as_they_are(monkeypatch):
     def broken(*given):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(early, "sweep", broken)
-    monkeypatch.setattr(early, "is_small", lambda tree: False)
-    monkeypatch.setattr(early, "_MANY", 0.0)
+    monkeypatch.setattr(tree_search, "sweep", broken)
+    monkeypatch.setattr(tree_search, "_MANY", 0.0)
     cascade, _ = loose_trees(deep(), 2)
     before = cascade.values["linear2"]
-    Early(Programs(cascade, Deadline())).sweep(cascade.network.relus[2], Deadline())
+    TreeSearch(cascade, Deadline()).sweep(cascade.network.relus[2], Deadline())
     after = cascade.values["linear2"]
     assert bool((after.lo >= before.lo).all())
     assert not cascade.proofs
@@ -186,7 +182,7 @@ def test_a_device_without_memory_leaves_the_ranges_as_they_are(monkeypatch):
 
 def test_when_time_is_up_nothing_more_is_planted(monkeypatch):
     own, planted = Deadline(), []
-    before = Programs.planted
+    before = TreeSearch.planted
 
     def counted(self, *given):
         planted.append(given)
@@ -194,11 +190,10 @@ def test_when_time_is_up_nothing_more_is_planted(monkeypatch):
             own.call_off()
         return before(self, *given)
 
-    monkeypatch.setattr(Programs, "planted", counted)
-    monkeypatch.setattr(early, "is_small", lambda tree: False)
-    monkeypatch.setattr(early, "_MANY", 0.0)
+    monkeypatch.setattr(TreeSearch, "planted", counted)
+    monkeypatch.setattr(tree_search, "_MANY", 0.0)
     cascade, _ = loose_trees(deep(), 2)
-    Early(Programs(cascade, Deadline())).sweep(cascade.network.relus[2], own)
+    TreeSearch(cascade, Deadline()).sweep(cascade.network.relus[2], own)
     assert len(planted) == 3
     assert not cascade.proofs
 
@@ -213,15 +208,12 @@ def same(one: object, other: object) -> bool:
     return all(alike(part, getattr(other, name)) for name, part in vars(one).items())
 
 
-def same_programs(one: Model, other: Model) -> bool:
-    mine, its = one.program, other.program
+def same_models(one: Model, other: Model) -> bool:
     return (
         one.goal == other.goal
-        and all(map(alike, (mine.lo, mine.hi, mine.cost), (its.lo, its.hi, its.cost)))
-        and alike([mine.offset, one.slack, one.base], [its.offset, other.slack, other.base])
-        and all(map(same, mine.rows, its.rows))
+        and all(map(alike, (*one.ends, one.cost), (*other.ends, other.cost)))
+        and alike([one.offset, one.slack], [other.offset, other.slack])
         and all(map(same, one.neurons, other.neurons))
-        and len(mine.rows) == len(its.rows)
         and len(one.neurons) == len(other.neurons)
         and one.columns.keys() == other.columns.keys()
         and all(alike(own, other.columns[name]) for name, own in one.columns.items())
@@ -234,9 +226,8 @@ def same_programs(one: Model, other: Model) -> bool:
     strategies.problems(max_layers=3),
     st.sampled_from([1, 2, 99]),
     st.sampled_from([0.0, 1e-5, 1e9]),
-    st.booleans(),
 )
-def test_a_program_made_from_one_like_it_is_the_same(problem, depth, droppable, cut):
+def test_a_model_made_from_one_like_it_is_the_same(problem, depth, droppable):
     cascade = bounded(problem)
     for relu in cascade.network.relus:
         target, like = relu.inputs[0], None
@@ -244,30 +235,27 @@ def test_a_program_made_from_one_like_it_is_the_same(problem, depth, droppable, 
             for sign in (1.0, -1.0):
                 goal = Goal(target, neuron, sign, depth, droppable)
                 like, fresh = Model(cascade.backward, goal, like), Model(cascade.backward, goal)
-                assert same_programs(like, fresh)
-                if cut and np.isfinite(np.subtract(*like.ends)).all():
-                    like.separate(np.random.default_rng(neuron).uniform(*like.ends))
+                assert same_models(like, fresh)
 
 
 def test_dense_layers_are_gone_through_once_for_all_neurons(monkeypatch):
     built, before = [], Model._build
     monkeypatch.setattr(Model, "_build", lambda self, forms: (built.append(1), before(self, forms))[1])
-    monkeypatch.setattr(early, "is_small", lambda tree: False)
-    monkeypatch.setattr(early, "_MANY", 0.0)
+    monkeypatch.setattr(tree_search, "_MANY", 0.0)
     cascade, trees = loose_trees(deep(), 2)
     built.clear()
-    Early(Programs(cascade, Deadline())).sweep(cascade.network.relus[2], Deadline())
+    TreeSearch(cascade, Deadline()).sweep(cascade.network.relus[2], Deadline())
     assert len(built) == 1 < len(trees)
 
 
-def test_a_program_over_other_ranges_or_with_other_reads_is_made_anew(monkeypatch):
+def test_a_model_over_other_ranges_or_with_other_reads_is_made_anew(monkeypatch):
     cascade, trees = loose_trees(deep(sparse=0.6), 2)
     built, before = [], Model._build
     monkeypatch.setattr(Model, "_build", lambda self, forms: (built.append(1), before(self, forms))[1])
     like, other = trees[0].model, trees[2].model
     assert like._reads != other._reads
     goal = other.goal
-    assert same_programs(Model(cascade.backward, goal, like), other)
+    assert same_models(Model(cascade.backward, goal, like), other)
     again = replace(cascade.backward, values=dict(cascade.values))
     Model(again, like.goal, like)
     Model(cascade.backward, replace(like.goal, depth=1), like)

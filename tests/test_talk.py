@@ -42,7 +42,7 @@ def test_a_steady_pace_is_carried_on() -> None:
     clock = Clock()
     pace = Pace(clock=clock)
     for decided in range(11):
-        pace.saw("programs", decided, 30)
+        pace.saw("trees", decided, 30)
         clock.now += 2
     clock.now -= 2
     assert pace.remaining == pytest.approx(40)
@@ -58,11 +58,11 @@ def test_what_an_easier_stage_has_shown_says_nothing() -> None:
         pace.saw("bounds", decided, 100)
         clock.now += 0.1
     assert str(pace) == ""  # less than a second is not worth reading
-    assert pace.saw("programs", 90, 100)
+    assert pace.saw("trees", 90, 100)
     assert pace.remaining is None
     assert str(pace) == "at most 5:00 left"
     clock.now += 60
-    assert not pace.saw("programs", 91, 100)
+    assert not pace.saw("trees", 91, 100)
     assert pace.remaining == pytest.approx(9 * 60)
     assert str(pace) == "at most 4:00 left"  # the limit comes first
 
@@ -71,11 +71,11 @@ def test_searches_within_the_last_stage_belong_to_it() -> None:
     clock = Clock()
     pace = Pace(clock=clock)
     pace.saw("search", 10, 20)
-    pace.saw("programs", 12, 20)
+    pace.saw("trees", 12, 20)
     clock.now += 3
     assert not pace.saw("search", 14, 20)
-    assert pace.stage == "programs"
-    assert not pace.saw("programs", 14, 20)
+    assert pace.stage == "trees"
+    assert not pace.saw("trees", 14, 20)
     assert pace.remaining == pytest.approx(6 * 1.5)
 
 
@@ -90,7 +90,7 @@ def test_a_smaller_network_is_a_new_start() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.floats(0, 50), st.integers(0, 5), st.sampled_from(["a", "programs", "rewrite"]))),
+    st.lists(st.tuples(st.floats(0, 50), st.integers(0, 5), st.sampled_from(["a", "trees", "rewrite"]))),
     st.none() | st.floats(0, 1000),
 )
 def test_no_forecast_is_negative_or_beyond_the_limit(

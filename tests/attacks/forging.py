@@ -15,7 +15,7 @@ from relutrim.certificate.check import check, prove_ranges, read_front
 from relutrim.certificate.check.archive import DTYPES, SCHEMA, sha256
 from relutrim.certificate.check.domain import Domain
 from relutrim.certificate.check.equal import Comparison, Hint
-from relutrim.certificate.check.proofs import EMPTY, INPUT, PACKED, PART, UNIT
+from relutrim.certificate.check.proofs import INPUT, PACKED, PART, UNIT
 from relutrim.certificate.trees import Leaf, Split, Tree, UnitProof, stream_of, streams
 from relutrim.certificate.write import _hint_arrays
 from relutrim.errors import RelutrimError
@@ -84,13 +84,6 @@ def proofs_of(arrays: dict[str, np.ndarray]) -> list[UnitProof]:
     """Proofs for single units; to be changed as one likes."""
     stream, found = stream_of(arrays), []
 
-    def many(width: int) -> list[Any]:
-        return stream.words(width * int(stream.words(1)[0])).reshape(-1, width).tolist()
-
-    def cut() -> Any:
-        layer, unit, outside = stream.words(3).tolist()
-        return (layer, unit), bool(outside), [place for (place,) in many(1)]
-
     def tree() -> Tree:
         kind = int(stream.words(1)[0])
         if kind == PART:
@@ -100,18 +93,14 @@ def proofs_of(arrays: dict[str, np.ndarray]) -> list[UnitProof]:
             return Leaf(packed=b"".join(part.tobytes() for part in parts))
         if kind == UNIT:
             return Split(tuple(stream.words(2).tolist()), tree(), tree())
-        if kind == INPUT:
-            axis, at = int(stream.words(1)[0]), float(stream.numbers(1)[0])
-            return Split(axis, tree(), tree(), at)
-        rows = [row for (row,) in many(1)]
-        return Leaf(dict(zip(rows, stream.numbers(len(rows)).tolist(), strict=True)), kind == EMPTY)
+        assert kind == INPUT
+        axis, at = int(stream.words(1)[0]), float(stream.numbers(1)[0])
+        return Split(axis, tree(), tree(), at)
 
     while stream.layer() >= 0:
         layer, unit, sign = stream.words(3).tolist()
-        rows = [tuple(row) for row in many(3)]
-        cuts = [cut() for _ in range(int(stream.words(1)[0]))]
         levels = stream.levels(int(stream.words(1)[0]))
-        found.append(UnitProof(layer, unit, sign, tree(), rows, cuts, levels))
+        found.append(UnitProof(layer, unit, sign, tree(), levels))
     return found
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 from onnx import helper
@@ -17,7 +16,6 @@ from relutrim.compression import compress_network
 from relutrim.domain import Box, Domain
 from relutrim.graph import Network
 from relutrim.io.onnx.read import network_from_proto
-from relutrim.prove import programs
 from rewriting import dense, linear
 
 OPTIONS: dict[str, Any] = {"method": "auto", "time_limit": 3.0, "device": "cpu", "seed": 0, "progress": None}
@@ -67,7 +65,7 @@ def random_dense(rng: np.random.Generator, inputs: int, widths: list[int], outpu
 
 
 def branching(seed: int, inputs: int) -> Network:
-    """Bounds leave units to trees of several leaves with cuts, or, with few inputs, to parts of the box."""
+    """Bounds leave units to trees of several leaves, or, with few inputs, to parts of the box."""
     rng, widths = np.random.default_rng(seed), [inputs, 8, 8, 6, 2]
     return dense(
         *(
@@ -82,22 +80,13 @@ def branching(seed: int, inputs: int) -> Network:
 
 
 def trees(count: int) -> list[Victim]:
-    """So many whose proofs have trees, half as many whose proofs have parts, and as many with packed leaves;
-    the first make the best lies.
-    """
+    """So many whose proofs have trees, and half as many whose proofs have parts."""
     seeds = [("trees", seed, 8) for seed in (39, 34, 32, 31, 2, 6)[:count]]
     seeds += [("parts", seed, 4) for seed in (10, 3, 8)[: count // 2]]
-    found = [
+    return [
         victim(f"{name} {seed}", branching(seed, inputs), Box(-1, 1), time_limit=60.0)
         for name, seed, inputs in seeds
     ]
-    return found + [packed_tree(seed) for seed in (32, 2, 6, 31, 10, 3)[:count]]
-
-
-def packed_tree(seed: int, network: Network | None = None, domain: Domain | None = None) -> Victim:
-    """What programs would do is left to nodes that are bounded many at a time."""
-    with patch.object(programs, "_FEW", 0):
-        return victim(f"packed {seed}", network or branching(seed, 8), domain or Box(-1, 1), time_limit=60.0)
 
 
 def turned_on() -> Network:

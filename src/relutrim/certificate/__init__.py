@@ -15,7 +15,7 @@ def schema() -> dict[str, Any]:
     from importlib import resources
 
     text = (
-        resources.files("relutrim.certificate").joinpath("schemas", "certificate-1.json").read_text("utf-8")
+        resources.files("relutrim.certificate").joinpath("schemas", "certificate-2.json").read_text("utf-8")
     )
     found: dict[str, Any] = json.loads(text)
     return found

@@ -179,11 +179,10 @@ def _records(stability: Stability, layers: dict[str, int]) -> list[tuple[int, Re
     for proof in stability.proofs:
         relus = [r.name for r in network.readers(proof.target) if isinstance(r.operator, Relu)]
         numbers = [layers[name] for name in relus if name in layers]
-        packs = [leaf.packed for leaf in proof.leaves if leaf.packed] if isinstance(proof, Proof) else []
-        if not numbers or sum(pack.size for pack in packs) > 2 * room:
+        if not numbers or (isinstance(proof, Proof) and proof.size > 2 * room):
             continue
         record = recorded(proof, backward)
-        taken = record.packed_size if packs and isinstance(record, TreeRecord) else 0
+        taken = record.packed_size if isinstance(record, TreeRecord) else 0
         if taken <= room:
             found.append((min(numbers), record))
             room -= taken
@@ -194,7 +193,7 @@ def _proved(
     graph: Graph, domain: Certified, wanted: Sequence[UnitProof]
 ) -> tuple[dict[str, npt.NDArray[Any]], Ranges]:
     """The checker's ranges with these proofs, as a certificate stores them; without those that are too large
-    for the checker, and those in many bytes that do not decide what they are for.
+    for the checker, and those of trees that do not decide what they are for, unless others rest on them.
     """
     proofs = streams(wanted)
     try:
@@ -206,7 +205,12 @@ def _proved(
         return _proved(graph, domain, [proof for proof in wanted if proof is not largest])
     decided = [hint.kind != SYMBOL for hint in treatment(ranges.layers)]
     kept = [proof for proof in wanted if not proof.levels or decided[proof.layer][proof.unit]]
-    return (proofs, ranges) if len(kept) == len(wanted) else _proved(graph, domain, kept)
+    if len(kept) == len(wanted):
+        return proofs, ranges
+    fewer = _proved(graph, domain, kept)
+    left = [hint.kind != SYMBOL for hint in treatment(fewer[1].layers)]
+    lost = any((before & ~after).any() for before, after in zip(decided, left, strict=True))
+    return (proofs, ranges) if lost else fewer
 
 
 def _places(graph: Graph, layers: dict[str, int], source: str) -> dict[str, int]:
@@ -220,7 +224,7 @@ def _proofs(
     records: Sequence[tuple[int, Record]], layers: dict[str, int], places: dict[str, int], domain: Certified
 ) -> list[UnitProof]:
     """The records in the checker's terms."""
-    from relutrim.certificate.records import DOMAIN, TreeRecord
+    from relutrim.certificate.records import TreeRecord
 
     box, found = domain.narrowed(), []
 
@@ -240,19 +244,12 @@ def _proofs(
             )
             leaves = []
             for leaf in record.leaves:
-                packed = None if leaf.packed is None else b"".join(leaf.packed[i] for _, i in own)
                 states = {at(entry): on for entry, on in leaf.states.items()}
-                leaves.append((states, Leaf(leaf.duals, leaf.empty, packed)))
+                leaves.append((states, Leaf(b"".join(leaf.packed[i] for _, i in own))))
             for number, i in own:
                 level = record.levels[i]
                 values = np.array([[place(value) for value in row] for row in level.values], np.int64)
                 proof.levels.append((number, level.entries, values.reshape(len(level.entries), -1)))
-            proof.rows = [
-                (entry[1], 0, kind) if kind == DOMAIN else (*at(entry), kind) for entry, kind in record.rows
-            ]
-            proof.cuts = [
-                (at(cut.neuron), cut.outside, [place(value) for value in cut.listed]) for cut in record.cuts
-            ]
             tree = of_states(leaves)
         else:
             tree = of_boxes(box.lo, box.hi, record.lo, record.hi)

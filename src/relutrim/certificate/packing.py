@@ -17,22 +17,21 @@ from relutrim.prove.hull.layers import Layer, layers_of
 from relutrim.prove.hull.packed import WHOLE, Packed, coefficients
 
 if TYPE_CHECKING:
-    from relutrim.prove.hull.model import Model
-    from relutrim.prove.hull.program import Index
+    from relutrim.prove.hull.model import Index, Model
     from relutrim.prove.hull.proof import Leaf
 
 _BATCH = 64
 
 
 def packed_levels(model: Model, leaves: Sequence[Leaf]) -> tuple[list[Layer], list[Index], list[list[bytes]]]:
-    """The program's layers, the columns whose shares leaves have, ``[neurons, k]`` for each, and per leaf one
-    piece for each layer; the leaves are all packed.
+    """The model's layers, the columns whose shares leaves have, ``[neurons, k]`` for each, and per leaf one
+    piece for each layer.
     """
-    layers, places = layers_of(model), leaves[0].packed.places if leaves and leaves[0].packed else ()
+    layers, places = layers_of(model), leaves[0].packed.places
     pieces: list[list[bytes]] = []
     for at in range(0, len(leaves), _BATCH):
         some = leaves[at : at + _BATCH]
-        own = [_with_places(leaf.packed, places, layers) for leaf in some if leaf.packed is not None]
+        own = [_with_places(leaf.packed, places, layers) for leaf in some]
         pieces += _pieces(model, layers, [dict(leaf.states) for leaf in some], own)
     return layers, [layer.read[own] for layer, own in zip(layers, places, strict=True)], pieces
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from relutrim.certificate.check.proofs import EMPTY, INPUT, LEAF, PACKED, PART, UNIT, Proofs
+from relutrim.certificate.check.proofs import INPUT, PACKED, PART, UNIT, Proofs
 
 Place: TypeAlias = tuple[int, int]
 """The number of a layer, and of a unit in it."""
@@ -22,12 +22,8 @@ T = TypeVar("T")
 
 @dataclass
 class Leaf:
-    """Multipliers by their row's number (cuts come behind the rows), a ray if it is ``empty``; or ``packed``,
-    for the proof's levels; or (None) a part of the domain by itself.
-    """
+    """Multipliers for the proof's levels, or (None) a part of the domain by itself."""
 
-    duals: dict[int, float] | None = None
-    empty: bool = False
     packed: bytes | None = None
 
 
@@ -49,23 +45,20 @@ Boxes: TypeAlias = tuple[Any, Any, Any, Any]
 
 @dataclass
 class UnitProof:
-    """A bound of ``sign *`` what a unit reads. A row is a place and a kind, a cut a place, whether the listed
-    values are those outside of the subset, and those values' places. A level is a layer, units of it, and for
-    each of those the places of values with shares of their own.
+    """A bound of ``sign *`` what a unit reads. A level is a layer, units of it, and for each of those the
+    places of values with shares of their own.
     """
 
     layer: int
     unit: int
     sign: int
     tree: Tree
-    rows: list[tuple[int, int, int]] = field(default_factory=list)
-    cuts: list[tuple[Place, bool, Sequence[int]]] = field(default_factory=list)
     levels: list[tuple[int, Sequence[int], npt.NDArray[np.int64]]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
         """Of how many units, more or less, it speaks."""
-        return len(self.rows) + len(self.cuts) + 4 * sum(len(units) for _, units, _ in self.levels)
+        return sum(len(units) for _, units, _ in self.levels)
 
 
 def of_states(leaves: Cases) -> Tree | None:
@@ -148,12 +141,7 @@ def streams(proofs: Sequence[UnitProof]) -> dict[str, npt.NDArray[Any]]:
     """The arrays of a certificate."""
     words, numbers, raw = list[int](), list[float](), list[bytes]()
     for proof in sorted(proofs, key=lambda one: one.layer):  # in the order of each layer's own
-        words += [proof.layer, proof.unit, proof.sign, len(proof.rows)]
-        words += [number for row in proof.rows for number in row]
-        words.append(len(proof.cuts))
-        for place, outside, listed in proof.cuts:
-            words += [*place, int(outside), len(listed), *(int(number) for number in listed)]
-        words.append(len(proof.levels))
+        words += [proof.layer, proof.unit, proof.sign, len(proof.levels)]
         for layer, units, places in proof.levels:
             words += [layer, *places.shape, *units, *places.reshape(-1).tolist()]
         _put(proof.tree, words, numbers, raw)
@@ -175,19 +163,9 @@ def _put(tree: Tree, words: list[int], numbers: list[float], raw: list[bytes]) -
     while waiting:
         one = waiting.pop()
         if isinstance(one, Leaf):
-            _put_leaf(one, words, numbers, raw)
+            words.append(PART if one.packed is None else PACKED)
+            raw.append(one.packed or b"")
             continue
         words += [INPUT, one.place] if isinstance(one.place, int) else [UNIT, *one.place]
         numbers += [one.at] if isinstance(one.place, int) else []
         waiting += [one.second, one.first]
-
-
-def _put_leaf(leaf: Leaf, words: list[int], numbers: list[float], raw: list[bytes]) -> None:
-    if leaf.packed is not None:
-        words.append(PACKED)
-        raw.append(leaf.packed)
-    elif leaf.duals is None:
-        words.append(PART)
-    else:
-        words += [EMPTY if leaf.empty else LEAF, len(leaf.duals), *leaf.duals]
-        numbers += leaf.duals.values()

@@ -46,7 +46,7 @@ _LIST = "instances.csv"
 )
 @click.option("--bounds", is_flag=True, help="Write proven ranges of every neuron beside each network.")
 @click.option("--device", default="cpu", show_default=True, metavar="cpu|cuda", help="Where to compute.")
-@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Linear programs solved at once.")
+@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Trees grown at once.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per instance, as it ends.")
 @talk_options
 def instances(csv: Path, folder: Path, as_json: bool, **options: Any) -> None:

@@ -114,7 +114,7 @@ _ANALYSIS = (
         "the run.",
     ),
     click.option(
-        "--jobs", type=click.IntRange(1), metavar="N", help="Linear programs solved at once [default: cores]."
+        "--jobs", type=click.IntRange(1), metavar="N", help="Trees grown at once [default: cores]."
     ),
     click.option("--device", default="cpu", show_default=True, metavar="cpu|cuda", help="Where to compute."),
     click.option(

@@ -18,7 +18,7 @@ from relutrim.domain.domain import Domain, Problem
 from relutrim.graph.graph import Network
 from relutrim.journal.frames import OWNER
 
-SCHEMA = "relutrim/journal/1"
+SCHEMA = "relutrim/journal/2"
 
 
 def identity(
@@ -82,6 +82,10 @@ def differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[s
         old, new = found.get(name), expected.get(name)
         if old != new and name in ("model", "domain", "data"):
             words.append(f"it is of another {name} ({_short(old)} there, {_short(new)} here)")
+        elif old != new and name == "schema":
+            words.append(
+                f"it is of the kind {old!r}, which another version wrote, and this one reads {new!r} only"
+            )
         elif old != new:
             words.append(f"its {name} is {old!r}, and this run's is {new!r}")
     return words

@@ -122,12 +122,12 @@ class Journal:
         key: TreeKey = (*goal, self._count(goal))
         reader, tree = self._trees.pop(key, None), None
         if reader is not None:
-            # Whatever is wrong with a record, the tree is planted anew.
+            # Whatever is wrong with a record, the tree begins again.
             with suppress(ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError):
-                tree = self._planted(backward, reader)
+                tree = self._restored(backward, reader)
         if tree is None:
             return None
-        tree.watch = TreeWriter(key, self._file.append, self._keep, known=(tree.nodes, tree.dead, tree.dived))
+        tree.watch = TreeWriter(key, self._file.append, self._keep, known=(tree.nodes, tree.dead))
         return tree
 
     def watch(self, tree: Tree) -> None:
@@ -201,7 +201,7 @@ class Journal:
         else:
             raise RecordError(f"there are no records of kind {kind!r}")
 
-    def _planted(self, backward: Backward, reader: TreeReader) -> Tree | None:
+    def _restored(self, backward: Backward, reader: TreeReader) -> Tree | None:
         ranges = {}
         for name, known in backward.values.items():
             given = self._values.get(reader.ranges.get(name, ""))
@@ -212,12 +212,10 @@ class Journal:
             ranges[name] = Interval(
                 torch.minimum(given.lo.to(known.lo), known.lo), torch.maximum(given.hi.to(known.hi), known.hi)
             )
-        growth = reader.growth(ranges)
-        return (
-            None
-            if growth is None
-            else Tree.planted(Backward(backward.network, backward.region, ranges), growth)
-        )
+        snapshot = reader.snapshot(ranges)
+        if snapshot is None:
+            return None
+        return Tree.restored(Backward(backward.network, backward.region, ranges), snapshot)
 
     def _keep(self, ranges: Mapping[str, Interval]) -> dict[str, str]:
         """The names of ranges, which are written if they are new. Where a value's ranges are as before, they

@@ -3,8 +3,7 @@
 A record is a JSON object and, behind it, the raw little-endian numbers of its arrays, which the object lists
 by name, type and shape. Nothing is pickled, nothing is executed, and what does not fit together is refused.
 
-Leaves and cuts of a tree are ragged, so they are stored as flat arrays with the length of each piece. A cut
-is a subset of a neuron's inputs, one bit each, and is listed once, however many leaves use it.
+Leaves of a tree are ragged, so they are stored as flat arrays with the length of each piece.
 """
 
 from __future__ import annotations
@@ -19,10 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relutrim.prove.hull.cuts import Cut
-from relutrim.prove.hull.model import Goal
+from relutrim.prove.hull.model import Goal, Index
 from relutrim.prove.hull.packed import MIXED, Packed, Part
-from relutrim.prove.hull.program import Index
 from relutrim.prove.hull.proof import Leaf
 
 Record: TypeAlias = dict[str, Any]
@@ -91,86 +88,40 @@ def take_array(record: Record, name: str, kind: str, axes: int) -> npt.NDArray[A
     return value
 
 
-def cut_fields(cuts: Sequence[Cut]) -> Record:
-    """Cuts as flat arrays."""
-    return {
-        "cut_neurons": np.array([cut.neuron for cut in cuts], dtype=np.int64),
-        "cut_widths": np.array([len(cut.chosen) for cut in cuts], dtype=np.int64),
-        "cut_bits": _joined([np.packbits(cut.chosen) for cut in cuts], np.uint8),
-    }
-
-
-def cuts_in(record: Record) -> list[Cut]:
-    """The cuts that :func:`cut_fields` wrote."""
-    widths = take_array(record, "cut_widths", "<i8", 1)
-    pieces = _pieces(take_array(record, "cut_bits", "|u1", 1), -(-widths // 8))
-    neurons = take_array(record, "cut_neurons", "<i8", 1).tolist()
-    _same_length(neurons, widths)
-    return [
-        Cut(neuron, np.unpackbits(bits, count=width).astype(bool))
-        for neuron, width, bits in zip(neurons, widths.tolist(), pieces, strict=True)
-    ]
-
-
-def leaf_fields(leaves: Sequence[Leaf], number: Mapping[int, int]) -> Record:
-    """Leaves as flat arrays; ``number`` is where the cut with an ``id`` stands in the list of cuts."""
+def leaf_fields(leaves: Sequence[Leaf]) -> Record:
+    """Leaves as flat arrays."""
     return {
         "leaf_bounds": np.array([leaf.bound for leaf in leaves], dtype=np.float64),
         **state_fields("leaf", [leaf.states for leaf in leaves]),
-        "leaf_rows_each": np.array([len(leaf.rows) for leaf in leaves], dtype=np.int64),
-        "leaf_rows": np.array([row for leaf in leaves for row in leaf.rows], dtype=np.int64),
-        "leaf_row_duals": np.array([d for leaf in leaves for d in leaf.rows.values()], dtype=np.float64),
-        "leaf_cuts_each": np.array([len(leaf.cuts) for leaf in leaves], dtype=np.int64),
-        "leaf_cuts": np.array([number[id(cut)] for leaf in leaves for cut, _ in leaf.cuts], dtype=np.int64),
-        "leaf_cut_duals": np.array([d for leaf in leaves for _, d in leaf.cuts], dtype=np.float64),
         **_packed_fields([leaf.packed for leaf in leaves]),
     }
 
 
-def leaves_in(record: Record, cuts: Sequence[Cut]) -> list[Leaf]:
+def leaves_in(record: Record) -> list[Leaf]:
     """The leaves that :func:`leaf_fields` wrote."""
     bounds = take_array(record, "leaf_bounds", "<f8", 1).tolist()
-    rows_each = take_array(record, "leaf_rows_each", "<i8", 1)
-    cuts_each = take_array(record, "leaf_cuts_each", "<i8", 1)
-    rows = _pieces(take_array(record, "leaf_rows", "<i8", 1), rows_each)
-    row_duals = _pieces(take_array(record, "leaf_row_duals", "<f8", 1), rows_each)
-    used = _pieces(take_array(record, "leaf_cuts", "<i8", 1), cuts_each)
-    cut_duals = _pieces(take_array(record, "leaf_cut_duals", "<f8", 1), cuts_each)
-    states = states_in(record, "leaf")
-    if not len(bounds) == len(states) == len(rows) == len(used):
+    states, multipliers = states_in(record, "leaf"), _packed_in(record)
+    if not len(bounds) == len(states) == len(multipliers):
         raise RecordError("the arrays of leaves do not have the same length")
-    if any(not 0 <= at < len(cuts) for piece in used for at in piece.tolist()):
-        raise RecordError("a leaf uses a cut that there is not")
-    compact = _packed_in(record) if "packed" in record else [None] * len(bounds)  # as older ones are
-    _same_length(compact, np.array(bounds))
-    return [
-        Leaf(
-            states[i],
-            bounds[i],
-            dict(zip(rows[i].tolist(), row_duals[i].tolist(), strict=True)),
-            [(cuts[at], dual) for at, dual in zip(used[i].tolist(), cut_duals[i].tolist(), strict=True)],
-            compact[i],
-        )
-        for i in range(len(bounds))
-    ]
+    return [Leaf(*leaf) for leaf in zip(states, bounds, multipliers, strict=True)]
 
 
-def _packed_fields(leaves: Sequence[Packed | None]) -> Record:
+def _packed_fields(leaves: Sequence[Packed]) -> Record:
     """Packed multipliers, one array of each kind, and the places, which leaves have in common: nearly always
-    all of them do. ``packed`` says whose places a leaf has, counted from 1, and 0 where it is not packed.
+    all of them do. ``packed`` says whose places a leaf has.
     """
     known: dict[int, int] = {}
     groups: list[tuple[Index, ...]] = []
     for leaf in leaves:
-        if leaf is not None and id(leaf.places) not in known:
+        if id(leaf.places) not in known:
             same = (at for at, own in enumerate(groups) if _same_places(own, leaf.places))
             known[id(leaf.places)] = next(same, len(groups))
             if known[id(leaf.places)] == len(groups):
                 groups.append(leaf.places)
     places = [own for group in groups for own in group]
-    parts = [part for leaf in leaves if leaf is not None for part in leaf.parts]
+    parts = [part for leaf in leaves for part in leaf.parts]
     return {
-        "packed": np.array([0 if leaf is None else known[id(leaf.places)] + 1 for leaf in leaves], np.int64),
+        "packed": np.array([known[id(leaf.places)] for leaf in leaves], np.int64),
         "packed_shapes": np.array([own.shape for own in places], dtype=np.int64).reshape(-1, 2),
         "packed_places": _joined([own.reshape(-1) for own in places], np.int64),
         "packed_push": _joined([part.push for part in parts], np.float64),
@@ -185,11 +136,11 @@ def _same_places(one: Sequence[Index], other: Sequence[Index]) -> bool:
     return len(one) == len(other) and all(map(np.array_equal, one, other))
 
 
-def _packed_in(record: Record) -> list[Packed | None]:
+def _packed_in(record: Record) -> list[Packed]:
     """What :func:`_packed_fields` wrote."""
     whose = take_array(record, "packed", "<i8", 1)
     shapes = take_array(record, "packed_shapes", "<i8", 2)
-    count = int(whose.max(initial=0))
+    count = int(whose.max(initial=-1)) + 1
     if shapes.shape[1] != 2 or (shapes < [1, 0]).any() or (shapes >= 2**31).any() or (whose < 0).any():
         raise RecordError("packed leaves have layers of no size")
     if count > len(shapes) or len(shapes) % max(1, count):
@@ -199,9 +150,9 @@ def _packed_in(record: Record) -> list[Packed | None]:
     held = [own.reshape(shape) for own, shape in zip(places, shapes.tolist(), strict=True)]
     groups = [tuple(held[at * layers : (at + 1) * layers]) for at in range(count)]
     lean = take_array(record, "packed_lean", "|u1", 1)
-    if layers * np.count_nonzero(whose) > len(lean):  # asked before an array is made of as many numbers
+    if layers * len(whose) > len(lean):  # asked before an array is made of as many numbers
         raise RecordError("packed leaves do not have as many neurons as they should")
-    own = shapes[: count * layers].reshape(count, layers, 2)[whose[whose > 0] - 1].reshape(-1, 2)
+    own = shapes[: count * layers].reshape(count, layers, 2)[whose].reshape(-1, 2)
     pieces = [
         _pieces(lean, own[:, 0]),
         _pieces(take_array(record, "packed_mix", "|u1", 1), MIXED * own[:, 0]),
@@ -215,7 +166,7 @@ def _packed_in(record: Record) -> list[Packed | None]:
                 for lean, mix, push, share, shape in zip(*pieces, own.tolist(), strict=True)
             ]
         )
-    return [Packed(groups[at - 1], tuple(islice(parts, layers))) if at else None for at in whose.tolist()]
+    return [Packed(groups[at], tuple(islice(parts, layers))) for at in whose.tolist()]
 
 
 def state_fields(prefix: str, cases: Sequence[Mapping[int, bool]]) -> Record:
@@ -277,8 +228,3 @@ def _between(
 ) -> Iterator[npt.NDArray[Any]]:
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         yield array[start:end]
-
-
-def _same_length(one: Sequence[Any], other: npt.NDArray[Any]) -> None:
-    if len(one) != len(other):
-        raise RecordError("arrays that belong together do not have the same length")

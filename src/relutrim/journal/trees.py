@@ -1,8 +1,8 @@
 """Trees in a journal: written as they grow, a piece at a time, and put together again.
 
-A tree has one record that begins it and one for everything that has been added since the last: new cuts, new
-closed leaves, inputs met, the nodes that wait. Pieces say how many cuts and leaves came before, so where one
-is lost, those behind it are left out, and the tree is what it was before the loss.
+A tree has one record that begins it and one for everything that has been added since the last: new closed
+leaves, inputs met, the nodes that wait. Pieces say how many leaves came before, so where one is lost, those
+behind it are left out, and the tree is what it was before the loss.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from relutrim.intervals import Interval
 from relutrim.journal.records import (
     Record,
     RecordError,
-    cut_fields,
-    cuts_in,
     goal_fields,
     goal_in,
     leaf_fields,
@@ -31,10 +29,9 @@ from relutrim.journal.records import (
     take,
     take_array,
 )
-from relutrim.prove.hull.cuts import Cut
-from relutrim.prove.hull.growth import INPUTS, Growth
 from relutrim.prove.hull.model import Goal
-from relutrim.prove.hull.proof import Leaf, distinct_cuts
+from relutrim.prove.hull.proof import Leaf
+from relutrim.prove.hull.snapshot import INPUTS, Snapshot
 from relutrim.prove.hull.tree import Tree
 
 TreeKey: TypeAlias = tuple[str, int, float, int, int]
@@ -50,77 +47,59 @@ class TreeWriter:
     key: TreeKey
     append: Callable[[Record], None]
     keep: Callable[[Mapping[str, Interval]], dict[str, str]]
-    known: tuple[int, bool, bool] = (0, False, False)
-    """Nodes, dead and dived as they are written already."""
-    _cuts: dict[int, int] = field(default_factory=dict)
-    _held: list[Cut] = field(default_factory=list)
+    known: tuple[int, bool] = (0, False)
+    """Nodes and whether the tree is dead, as they are written already."""
     _leaves: int = 0
     _first: Leaf | None = None
     _input: Tensor | None = None
     """The last input that was written."""
-    _root: bool = False
     _begun: bool = False
     _last: float = field(default_factory=time.monotonic)
 
     def __call__(self, tree: Tree, whole: bool) -> None:
         """Write what is new, if there is anything; in the middle of growing only now and then."""
-        state = (tree.nodes, tree.dead, tree.dived)
+        state = (tree.nodes, tree.dead)
         if state == self.known or not (whole or time.monotonic() - self._last >= _SECONDS):
             return
-        growth = tree.growth
+        snapshot = tree.snapshot
         if not self._begun:
-            self.append(self._beginning(growth))
+            self.append(self._beginning(snapshot))
             self._begun = True
         met = next((at for at, x in enumerate(reversed(tree.inputs)) if x is self._input), len(tree.inputs))
-        self.append(self._piece(growth, min(met, INPUTS)))
+        self.append(self._piece(snapshot, min(met, INPUTS)))
         self._input = tree.inputs[-1] if tree.inputs else None
         self.known, self._last = state, time.monotonic()
 
-    def _beginning(self, growth: Growth) -> Record:
-        names = sorted({relu for relu, _ in growth.neurons})
+    def _beginning(self, snapshot: Snapshot) -> Record:
+        names = sorted({relu for relu, _ in snapshot.neurons})
         place = {name: at for at, name in enumerate(names)}
         return {
             "kind": "tree",
             "number": self.key[-1],
-            **goal_fields(growth.goal),
-            "ranges": self.keep(growth.ranges),
+            **goal_fields(snapshot.goal),
+            "ranges": self.keep(snapshot.ranges),
             "relus": names,
-            "neuron_relus": np.array([place[relu] for relu, _ in growth.neurons], dtype=np.int64),
-            "neuron_entries": np.array([entry for _, entry in growth.neurons], dtype=np.int64),
+            "neuron_relus": np.array([place[relu] for relu, _ in snapshot.neurons], dtype=np.int64),
+            "neuron_entries": np.array([entry for _, entry in snapshot.neurons], dtype=np.int64),
         }
 
-    def _piece(self, growth: Growth, inputs: int) -> Record:
-        leaves = list(growth.leaves[self._leaves :])
-        first = growth.first if growth.first is not self._first else None
-        listed = [*leaves, *([first] if first is not None else [])]
-        fresh = [cut for cut in (*distinct_cuts(listed), *growth.cuts) if id(cut) not in self._cuts]
-        before = len(self._held)
-        for cut in fresh:
-            if id(cut) not in self._cuts:
-                self._cuts[id(cut)] = len(self._held)
-                self._held.append(cut)  # so that no other cut gets its id
+    def _piece(self, snapshot: Snapshot, inputs: int) -> Record:
+        leaves = snapshot.leaves[self._leaves :]
+        fresh = snapshot.first if snapshot.first is not self._first else None
+        first = [] if fresh is None else [fresh]
         record: Record = {
             "kind": "growth",
             "tree": list(self.key),
             "leaves_before": self._leaves,
-            "cuts_before": before,
-            "first": first is not None,
-            "nodes": growth.nodes,
-            "dead": growth.dead,
-            "dived": growth.dived,
-            "failures": growth.failures,
-            "ranked": np.array(growth.ranked, dtype=np.int64),
-            **cut_fields(self._held[before:]),
-            **leaf_fields(listed, self._cuts),
-            **state_fields("open", growth.open),
-            "pool": np.array([self._cuts[id(cut)] for cut in growth.cuts], dtype=np.int64),
-            "inputs": growth.inputs[len(growth.inputs) - inputs :].cpu().numpy(),
+            "first": bool(first),
+            "nodes": snapshot.nodes,
+            "dead": snapshot.dead,
+            **leaf_fields([*leaves, *first]),
+            **state_fields("open", snapshot.open),
+            "inputs": snapshot.inputs[len(snapshot.inputs) - inputs :].cpu().numpy(),
         }
-        if growth.root is not None and not self._root:
-            record["point"], record["duals"] = growth.root
-            self._root = True
         self._leaves += len(leaves)
-        self._first = growth.first
+        self._first = snapshot.first
         return record
 
 
@@ -131,12 +110,10 @@ class TreeReader:
     goal: Goal
     ranges: dict[str, str]
     neurons: tuple[tuple[str, int], ...]
-    cuts: list[Cut] = field(default_factory=list)
     leaves: list[Leaf] = field(default_factory=list)
     first: Leaf | None = None
     last: Record | None = None
     inputs: list[np.ndarray] = field(default_factory=list)
-    root: tuple[np.ndarray, np.ndarray] | None = None
 
     @classmethod
     def of(cls, record: Record) -> TreeReader:
@@ -151,45 +128,32 @@ class TreeReader:
 
     def add(self, record: Record) -> None:
         """The next piece; one that does not follow is left out."""
-        if record.get("leaves_before") != len(self.leaves) or record.get("cuts_before") != len(self.cuts):
+        if record.get("leaves_before") != len(self.leaves):
             return
-        cuts = [*self.cuts, *cuts_in(record)]
-        leaves = leaves_in(record, cuts)
+        leaves = leaves_in(record)
         states_in(record, "open")
         inputs = take_array(record, "inputs", "<f8", 2)
-        take_array(record, "ranked", "<i8", 1)
-        kinds = {"nodes": int, "failures": int, "dead": bool, "dived": bool, "first": bool}
-        for name, kind in kinds.items():
+        for name, kind in {"nodes": int, "dead": bool, "first": bool}.items():
             take(record, name, kind)
-        if any(not 0 <= at < len(cuts) for at in take_array(record, "pool", "<i8", 1).tolist()):
-            raise RecordError("a program has a cut that there is not")
-        root = self.root
-        if "point" in record:
-            root = take_array(record, "point", "<f8", 1), take_array(record, "duals", "<f8", 1)
         if record["first"]:
             self.first = leaves.pop()
-        self.cuts, self.root, self.last = cuts, root, record
+        self.last = record
         self.leaves += leaves
         self.inputs = [*self.inputs, *inputs][-INPUTS:]
 
-    def growth(self, ranges: Mapping[str, Interval]) -> Growth | None:
+    def snapshot(self, ranges: Mapping[str, Interval]) -> Snapshot | None:
         """The tree as it stood; None if not a single piece is there."""
         if self.last is None:
             return None
         opened = states_in(self.last, "open")
-        return Growth(
+        return Snapshot(
             self.goal,
             ranges,
             self.neurons,
             tuple(self.leaves),
             tuple(opened),
             self.first if opened else None,
-            self.root,
-            tuple(self.cuts[at] for at in self.last["pool"].tolist()),
             torch.from_numpy(np.stack(self.inputs) if self.inputs else self.last["inputs"]),
             max(0, self.last["nodes"]),
             self.last["dead"],
-            self.last["dived"],
-            tuple(self.last["ranked"].tolist()),
-            max(0, self.last["failures"]),
         )

@@ -23,7 +23,7 @@ from relutrim.milp.isa import Hunt, seen, unseen
 from relutrim.milp.settings import Settings
 from relutrim.milp.single import TOLERANCE, Reach
 from relutrim.milp.solver import TOLERANCES, Outcome, Solver, Status, Watcher, solver
-from relutrim.prove.programs import Programs
+from relutrim.prove.tree_search import TreeSearch
 
 if TYPE_CHECKING:
     from relutrim.milp.model import Milp
@@ -140,7 +140,7 @@ class Milps:
         """Give states to the prover; those it leaves."""
         if self._left(states):
             among = frozenset((state.relu, state.neuron) for state in states)
-            Programs(self.cascade, self.deadline, self.cascade.jobs, among).roots()
+            TreeSearch(self.cascade, self.deadline, self.cascade.jobs, among).briefly()
         return self._left(states)
 
     def _left(self, states: Iterable[State]) -> list[State]:

@@ -6,13 +6,13 @@
    only for neurons that are neither proved nor refuted by then.
 3. Gradient searches for what is left: quick ones from the most promising inputs met so far; then, with every
    slope tried for every neuron, one through a smoothed network.
-4. For what resists both: with few inputs, parts of the domain (:mod:`relutrim.prove.splitting`); then linear
-   programs over the convex hulls of single neurons, with branching (:mod:`relutrim.prove.programs`).
+4. For what resists both: with few inputs, parts of the domain (:mod:`relutrim.prove.splitting`); then branch
+   and bound on the states of neurons (:mod:`relutrim.prove.tree_search`).
 
 Every bound found on the way tightens all layers behind it.
 
 What depends on something without end (an input that may be any number, a value from nowhere) is decided by
-intervals and by the first inputs alone: linear bounds, searches and programs are for what is bounded.
+intervals and by the first inputs alone: linear bounds, searches and trees are for what is bounded.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Cascade:
     journal: Journal | None = None
     """What earlier runs found, and where this one writes what it finds."""
     among: frozenset[tuple[str, int]] | None = None
-    """The neurons that linear programs are for; None: all."""
+    """The neurons that the last stage is for; None: all."""
     known: Known | None = None
     memory: MemoryBudget = AMPLE
     relevance: Relevance | None = None
@@ -155,13 +155,13 @@ class Cascade:
             self.rebound(self.network.input.name)
             self.hunt.thoroughly()
         if self.missing():
-            from relutrim.prove.programs import Programs
             from relutrim.prove.splitting import Splitting, applies
+            from relutrim.prove.tree_search import TreeSearch
 
             self.deadline = self.deadline.or_within(LAST_SECONDS)
             if applies(self):
                 Splitting(self, self.deadline).run()
-            Programs(self, self.deadline, self.jobs, self.among).run()
+            TreeSearch(self, self.deadline, self.jobs, self.among).run()
         self.recall_rest()
         return counted
 
@@ -320,7 +320,7 @@ class Cascade:
         return {name for name, without in found.items() if without}
 
     def decidable(self, relu: Node) -> Tensor:
-        """Which neurons of a ReLU searches and programs are for: those that depend on what has ends."""
+        """Which neurons of a ReLU searches and trees are for: those that depend on what has ends."""
         name = relu.inputs[0]
         return torch.full((self.network.size(name),), name not in self.endless, device=self.region.lo.device)
 

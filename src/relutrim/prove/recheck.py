@@ -41,9 +41,13 @@ def recheck(stability: Stability) -> Rechecked:
         proofs.setdefault(proof.target, []).append(proof)
     found = _implied(stability, _ranges(stability, proofs, {}))
     if found.lost:
-        # An analysis has linear bounds before it has proofs, and they need not get better with those: a
-        # neuron that is proved active is its argument, and no longer just at least 0.
-        found = _implied(stability, _ranges(stability, proofs, _ranges(stability, {}, {})))
+        # An analysis has linear bounds before it has proofs, layer by layer, and they need not get better
+        # with those: a neuron that is proved active is its argument, and no longer just at least 0.
+        values: dict[str, Interval] = {}
+        targets = [node.name for node in stability.problem.network.nodes if node.name in proofs]
+        for count in range(len(targets) + 1):
+            values = _ranges(stability, {name: proofs[name] for name in targets[:count]}, values)
+        found = _implied(stability, values)
     return found
 
 

@@ -117,9 +117,9 @@ class Stability:
     ([16, 19, 27, 36, 38], (100,))
 
     In a notebook it shows as a table. ``ranges`` holds proven bounds of every value of ``problem.network``.
-    ``proofs`` are the bounds that took a linear program, in the order in which they were found, with all that
-    proves them again without a search; ``nodes`` is how many nodes of trees it took. ``remarks`` say what
-    went wrong on the way, and ``solver`` whose word it is where evidence is a solver's.
+    ``proofs`` are the bounds that took a tree or parts of the domain, in the order in which they were found,
+    with all that proves them again without a search; ``nodes`` is how many nodes of trees it took.
+    ``remarks`` say what went wrong on the way, and ``solver`` whose word it is where evidence is a solver's.
     """
 
     problem: Problem

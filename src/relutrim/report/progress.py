@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from relutrim.prove.cascade import Progress
 
-LIMITED = ("splitting", "programs", "isa", "highs", "scip", "gurobi")
+LIMITED = ("splitting", "trees", "isa", "highs", "scip", "gurobi")
 """The stages that have a limit of their own where the run has none."""
 STEADY = ("rewrite", "compare", "certify")
 """The stages in which no neuron is decided."""

@@ -18,7 +18,8 @@ import numpy as np
 
 from relutrim.errors import CheckFailed, InputError, RelutrimError
 
-SCHEMA = "relutrim/certificate/1"
+SCHEMA = "relutrim/certificate/2"
+_BEFORE = "relutrim/certificate/1"
 DOCUMENT = "certificate.json"
 DTYPES = {"float64": "<f8", "int32": "<i4", "uint8": "|u1"}
 MOST_ENTRIES = 4096
@@ -113,6 +114,11 @@ def _read(archive: zipfile.ZipFile) -> Archive:
         content(DOCUMENT).decode("utf-8"), parse_constant=_refuse, object_pairs_hook=_members
     )
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        if isinstance(document, dict) and document.get("schema") == _BEFORE:
+            raise InputError(
+                f"this is a certificate of the kind {_BEFORE}, whose proofs may rest on linear programs, "
+                f"which are no longer checked; run compress again for one of the kind {SCHEMA}"
+            )
         raise InputError(f"this is no certificate of the kind {SCHEMA}")
     listed = need(document, "arrays", dict)
     models = {MODELS[key] for key in MODELS if need(need(document, key, dict), "embedded", bool)}

@@ -122,20 +122,19 @@ class Levels:
 
     def bounds(
         self,
-        target: Expression | None,
+        target: Expression,
         sign: float,
         cases: Sequence[States],
         multipliers: Callable[[int, Array], Multipliers],
     ) -> Array:
-        """Those of ``sign * target`` (or of 0) in each case, with what is proposed for each level and the
+        """Those of ``sign * target`` in each case, with what is proposed for each level and the
         coefficients of its units; NaN if there is none.
         """
         symbols = self.ranges.symbols
         weights, reach = np.zeros((len(symbols.lo), len(cases))), symbols.reach
         total, size, off = np.zeros((3, len(cases)))
-        if target is not None:
-            weights[target.ids] = sign * target.a
-            total, size, off = total + sign * target.c, size + target.magnitude(reach), off + target.r
+        weights[target.ids] = sign * target.a
+        total, size, off = total + sign * target.c, size + target.magnitude(reach), off + target.r
         marks = np.zeros((len(self.units), len(cases)), np.int8)
         for case, states in enumerate(cases):
             for place in self.units.keys() & states.keys():

@@ -1,15 +1,14 @@
 """A certificate's proofs for single units: streams of integers, numbers and bytes, read once, in order.
 
-A proof is ``layer unit sign``, a count of rows and the rows (``layer unit kind`` each), a count of cuts and
-the cuts (``layer unit outside count place...`` each), a count of levels and the levels (``layer count width``
-each, so many units, and for each unit a width of places), and a tree, which begins with what it is:
+A proof is ``layer unit sign``, a count of levels and the levels (``layer count width`` each, so many units,
+and for each unit a width of places), and a tree, which begins with what it is:
 
 * 0, ``layer unit``: the unit is off in the first of the two trees that follow, and on in the second;
 * 1, ``input`` and a number: the input is at most that in the first tree, and at least that in the second;
 * 2: a part of the domain, for linear bounds on its box;
-* 3, ``count row...`` and as many numbers: multipliers for a program (:mod:`hull`); 4: those of an empty case;
-* 5: multipliers for the levels, in bytes. For each level one for every unit, four times one for every unit, a
-  float32 for every unit, and a width of shares for each unit whose last of those four is not 0.
+* 3: multipliers for the levels (:mod:`hull`), in bytes. For each level one for every unit, four times one
+  for every unit, a float32 for every unit, and a width of shares for each unit whose last of those four is
+  not 0.
 
 So a tree always covers everything, and there is nothing to be checked about that: a proof without one of its
 leaves ends too early, or goes on with the next leaf in its place.
@@ -23,19 +22,19 @@ from typing import TypeAlias
 
 import numpy as np
 
-from relutrim.certificate.check.hull import HEAD, KINDS, Bytes, Packed, Program
+from relutrim.certificate.check.hull import HEAD, Bytes, Packed
 from relutrim.certificate.check.levels import Place, States
 from relutrim.certificate.check.ranges import Layer, Ranges
 from relutrim.certificate.check.rounding import Array, Index
 from relutrim.errors import CheckFailed, InputError
 
-UNIT, INPUT, PART, LEAF, EMPTY, PACKED = range(6)
+UNIT, INPUT, PART, PACKED = range(4)
 _PARTS = 64
 """So many are bounded at once."""
 _DEEPEST = 2**16
 """So many splits may be above a leaf."""
 _MOST = 2**25
-"""Rows, or cuts, of a proof times symbols: no more."""
+"""Levels of a proof times symbols: no more."""
 Case: TypeAlias = tuple[Array, Array, States, int]
 """The ends of a box, states of units, and what kind of leaf it is, which is to be read then."""
 
@@ -76,15 +75,7 @@ class Proofs:
         _, entry, sign = self.words(3).tolist()
         if not 0 <= entry < len(layer.lo) or abs(sign) != 1:
             raise InputError("a proof is about a unit that MODEL does not have")
-        rows = self.words(3 * self._few(ranges)).reshape(-1, 3)
-        cuts = [
-            ((number, unit), bool(outside), self.words(count))
-            for _ in range(self._few(ranges))
-            for number, unit, outside, count in [self.words(4).tolist()]
-        ]
-        if not ((rows[:, 2] >= 0) & (rows[:, 2] < len(KINDS))).all():
-            raise InputError("a proof has a row of a kind that does not exist")
-        program, levels = Program(ranges, rows.tolist(), cuts), Packed(ranges, self.levels(self._few(ranges)))
+        levels = Packed(ranges, self.levels(self._few(ranges)))
         target, least, parts = layer.inputs.take(np.array([entry])), np.inf, list[tuple[Array, Array]]()
         packed = list[tuple[States, list[tuple[Bytes, Bytes]]]]()
         for lo, hi, states, kind in self.cases(ranges):
@@ -94,16 +85,9 @@ class Proofs:
                 if len(parts) == _PARTS:
                     least = np.minimum(least, _on(ranges, layer, entry, sign, parts))  # NaN stays
                 continue
-            if kind == PACKED:
-                packed.append((states, [self.packed(*shape) for shape in levels.shapes]))
-                if len(packed) == levels.most:
-                    least, packed = np.minimum(least, levels.least(target, float(sign), packed)), []
-                continue
-            duals, at = np.zeros(program.size), self.words(int(self.words(1)[0]))
-            duals[at] = self.numbers(len(at))
-            if kind == EMPTY and program.least(None, 1.0, states, duals) > 0:
-                continue  # no point has these states: 0 would be above 0
-            least = np.minimum(least, program.least(target, float(sign), states, duals))
+            packed.append((states, [self.packed(*shape) for shape in levels.shapes]))
+            if len(packed) == levels.most:
+                least, packed = np.minimum(least, levels.least(target, float(sign), packed)), []
         least = np.minimum(least, _on(ranges, layer, entry, sign, parts))
         if packed:
             least = np.minimum(least, levels.least(target, float(sign), packed))
@@ -128,7 +112,7 @@ class Proofs:
         """The next integer, a count that a proof can have."""
         count = int(self.words(1)[0])
         if not 0 <= count <= _MOST // max(64, len(ranges.symbols.lo)):
-            raise CheckFailed(f"not checked: a proof with {count} rows or cuts")
+            raise CheckFailed(f"not checked: a proof with {count} levels")
         return count
 
     def cases(self, ranges: Ranges) -> Iterator[Case]:
@@ -136,7 +120,7 @@ class Proofs:
         path, more = _Path(ranges.domain.lo, ranges.domain.hi), True
         while more:
             kind = self._descend(path, ranges)
-            if kind not in (PART, LEAF, EMPTY, PACKED):
+            if kind not in (PART, PACKED):
                 raise InputError(f"a proof has a leaf of kind {kind}")
             yield path.lo.copy(), path.hi.copy(), dict(path.states), kind
             more = path.advance()

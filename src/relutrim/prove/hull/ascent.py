@@ -108,7 +108,7 @@ def _climb(way: Way, start: Start, steps: int, enough: float, deadline: Deadline
         if not best.all_above(enough):
             best.try_out([*best.batch[: -len(layers)], *map(_at_ends, layers)])
     gained = (best.bound - first) / first.abs().clamp(min=1e-30)
-    slower = torch.where(gained < _LITTLE, pace / 2, pace).clamp(min=_SLOWEST)
+    slower = torch.where(gained < _LITTLE, (pace / 2).clamp(min=_SLOWEST), pace).minimum(pace)
     pace = torch.where(gained > _MUCH, (pace * _FASTER).clamp(max=1), slower)
     return Climb(best.bound, best.batch, total / summed, pace)
 

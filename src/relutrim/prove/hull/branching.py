@@ -27,13 +27,19 @@ _FAR = 1e200
 
 class Origin(NamedTuple):
     """How a node came about: its parent's bound, the neuron that was split, its state, and what its
-    relaxation cost.
+    relaxation cost. A node that is worked on again has its own bound.
     """
 
     bound: float
     neuron: int
     on: bool
     cost: float
+    repeated: bool = False
+
+    @classmethod
+    def again(cls, bound: float) -> Origin:
+        """Of a node that had nothing to split."""
+        return cls(bound, 0, on=False, cost=0.0, repeated=True)
 
 
 class Experience:
@@ -46,7 +52,9 @@ class Experience:
     def note(self, found: Iterable[tuple[Origin | None, float]]) -> None:
         """Bounds of nodes. A gain counts up to 0, where the node is closed."""
         for origin, bound in found:
-            if origin is None or not -_FAR < origin.bound < 0 or not np.isfinite(bound - origin.bound):
+            if origin is None or origin.repeated:
+                continue
+            if not -_FAR < origin.bound < 0 or not np.isfinite(bound - origin.bound):
                 continue
             at = int(origin.on), origin.neuron
             self._gained[at] += min(max(bound - origin.bound, 0.0), -origin.bound)

@@ -5,7 +5,7 @@ numbers here. Nodes are the last dimension of every tensor, so that what belongs
 together. Only the inputs of a neuron that matter have a share ``a_i`` of their own; trained with an l1
 penalty most do not.
 
-The subgradient is a point of the program: going forward from the corner of the box where the bound is
+The subgradient is a point of the model: going forward from the corner of the box where the bound is
 attained, or from the input where it is attained under the domain's constraints, every neuron has the value
 that its replacement has there.
 """
@@ -23,8 +23,7 @@ from torch import Tensor
 
 from relutrim.domain.region import Region
 from relutrim.prove.hull.layers import Layer, free_columns, layers_of, without
-from relutrim.prove.hull.model import Model
-from relutrim.prove.hull.program import Index
+from relutrim.prove.hull.model import Index, Model
 
 _LEAST = 1e-3
 """Inputs that together make out a smaller share of a neuron's range have no share of their own."""
@@ -156,8 +155,8 @@ class Dual:
     def __init__(self, model: Model, device: torch.device, dtype: torch.dtype) -> None:
         self.model, self.device, self.dtype = model, device, dtype
         like = torch.zeros(0, dtype=dtype, device=device)
-        self.cost = torch.as_tensor(model.program.cost, dtype=dtype, device=device)[:, None]
-        self.offset = self.cost.new_tensor([float(model.program.offset)])
+        self.cost = torch.as_tensor(model.cost, dtype=dtype, device=device)[:, None]
+        self.offset = self.cost.new_tensor([float(model.offset)])
         self.levels = [Level(layer, model.ends, like) for layer in layers_of(model)]
         self.scales = [torch.ones_like(level.bias) for level in self.levels]
         free = free_columns(model)
@@ -169,7 +168,7 @@ class Dual:
 
     def _constrained_inputs(self, free: Index) -> tuple[Region, Tensor, Tensor] | None:
         """The domain, which of its inputs have columns, and the places of these among the free ones; None
-        where the program does not reach back to them, or there is nothing but a box.
+        where the model does not reach back to them, or there is nothing but a box.
         """
         region = self.model.backward.region
         entries, columns = self.model.input_columns
@@ -184,7 +183,7 @@ class Dual:
         return sum(level.places.size for level in self.levels)
 
     def aimed(self, cost: Tensor, offset: Tensor) -> Dual:
-        """The same program with a goal for each node: ``[columns, nodes]`` and ``[nodes]``."""
+        """The same model with a goal for each node: ``[columns, nodes]`` and ``[nodes]``."""
         other = copy(self)
         other.cost, other.offset = cost, offset
         return other
@@ -235,6 +234,20 @@ class Dual:
         corner[places] = points[:, entries].T
         others = weights.index_fill(0, places, 0)
         return least + (others * corner).sum(0), corner
+
+    @torch.no_grad()
+    def with_leans_at_ends(self, batch: Sequence[Multipliers], states: Sequence[Tensor]) -> list[Multipliers]:
+        """The same bounds with leans of 1 for all neurons that are on: pushes make up for it, and those are
+        packed in more bytes.
+        """
+        found = []
+        uses = self.run(batch, states).uses
+        for own, state, use, scale in zip(batch, states, uses, self.scales, strict=True):
+            on = state > 0
+            more = use.weights.clamp(min=0) * (1 - own.lean) / scale
+            push = torch.where(on, own.push + more, own.push)
+            found.append(Multipliers(torch.where(on, 1.0, own.lean), own.mix, push, own.share))
+        return found
 
     @torch.no_grad()
     def slopes(

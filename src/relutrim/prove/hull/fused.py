@@ -21,7 +21,7 @@ from torch import Tensor
 
 from relutrim.graph.operators import Array
 from relutrim.prove.hull.dual import Dual, Level, Multipliers
-from relutrim.prove.hull.program import Index
+from relutrim.prove.hull.model import Index
 from relutrim.prove.hull.way import Look, Rates
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -53,11 +53,11 @@ class _Fixed(NamedTuple):
     """Half of that of terms without a share of their own."""
     high: Array
     columns: Index
-    """Of the neurons, in the program."""
+    """Of the neurons, in the model."""
     place: Index
     """Which of what the level reads a term has."""
     column: Index
-    """The same in the program."""
+    """The same in the model."""
     falls: np.ndarray
     """Whether a term falls with its input."""
     weight: Array

@@ -1,4 +1,4 @@
-"""The neurons of a program, layer by layer, as matrices: what passes over many nodes at once work on."""
+"""The neurons of a model, layer by layer, as matrices: what passes over many nodes at once work on."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from relutrim.graph.operators import Array
-from relutrim.prove.hull.model import Model
-from relutrim.prove.hull.program import Index
+from relutrim.prove.hull.model import Index, Model
 
 _LARGEST = 10**7
 """Programs whose layers have more entries than this, zeros among them, are not written as matrices: each
-entry takes some 40 bytes as long as the program is in use, and as many again for a moment.
+entry takes some 40 bytes as long as the model is in use, and as many again for a moment.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """The neurons of one ReLU in a program. ``numbers`` are theirs in the model; ``read`` are the columns
+    """The neurons of one ReLU in a model. ``numbers`` are theirs in the model; ``read`` are the columns
     that they read, and ``weight`` has a column for each of those. ``smallest`` and ``largest`` are the ends
     of each ``w_i v_i``. ``both`` says which neurons have both states.
     """
@@ -56,7 +55,7 @@ class Layer:
             np.array([neuron.radius for neuron in neurons]),
             np.array([neuron.lo for neuron in neurons]),
             np.array([neuron.hi for neuron in neurons]),
-            np.array([neuron.state >= 0 for neuron in neurons]),
+            np.array([neuron.both for neuron in neurons]),
             np.minimum(low, high),
             np.maximum(low, high),
         )
@@ -99,8 +98,8 @@ def too_large(model: Model) -> bool:
 
 
 def free_columns(model: Model) -> Index:
-    """The columns where a program begins: those of no neuron."""
-    owned = {column for n in model.neurons for column in (n.column, n.state, n.total)}
+    """The columns where a model begins: those of no neuron."""
+    owned = {neuron.column for neuron in model.neurons}
     return np.array([c for c in range(len(model.ends[0])) if c not in owned], dtype=np.int64)
 
 

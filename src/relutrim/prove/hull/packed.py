@@ -1,6 +1,6 @@
 """Multipliers of a leaf in few bytes, and the bound that they prove.
 
-Going from the goal back to the columns where the program begins, ``goal >= W v + K`` holds with ever earlier
+Going from the goal back to the columns where the model begins, ``goal >= W v + K`` holds with ever earlier
 columns, and every neuron ``x = max(0, y)`` with weight ``A`` in ``W`` is replaced by what ``A x`` is at
 least:
 
@@ -10,8 +10,8 @@ least:
 - where ``A < 0``: ``A`` is divided among inequalities that hold for ``x`` with a state ``z``, which is 0 or
   1: ``x <= y - lo (1 - z)``, ``x <= hi z``, ``x <= hi`` and ``x <= sum a_i w_i v_i - (1 - z) S + z T``, for
   any ``a_i`` in [0, 1], where ``S`` is the least value of that sum and ``T`` the largest of ``y`` without it.
-  (The last one with ``a_i`` of 0 and 1 is an inequality of the neuron's convex hull, see
-  :mod:`relutrim.prove.hull.cuts`; with others it is a mixture of those.) The state is where the sum of them
+  (The last one with ``a_i`` of 0 and 1 is an inequality of the neuron's convex hull, Anderson et al. 2020;
+  with others it is a mixture of those.) The state is where the sum of them
   is less; where the neuron is on it is 1, and ``-push * y`` may be added.
 
 **Rounding.** The parts of ``A``, once computed, are the numbers that are used: what they do not add up to is
@@ -32,8 +32,7 @@ import torch
 
 from relutrim.graph.operators import Array
 from relutrim.prove.hull.layers import Layer, free_columns, layers_of, too_large, without
-from relutrim.prove.hull.model import Model
-from relutrim.prove.hull.program import Index
+from relutrim.prove.hull.model import Index, Model
 from relutrim.rounding import ETA, gamma
 
 WHOLE = 255
@@ -72,7 +71,7 @@ class Packed:
 
 
 def fits(model: Model, leaves: Sequence[Packed]) -> bool:
-    """Whether all have the program's layers, and numbers that can be meant."""
+    """Whether all have the model's layers, and numbers that can be meant."""
     if not leaves:
         return True
     if too_large(model):
@@ -135,10 +134,10 @@ def packed_bounds(
 def _bounds(
     model: Model, layers: Sequence[Layer], cases: Sequence[dict[int, bool]], leaves: Sequence[Packed]
 ) -> list[float]:
-    count, program = len(leaves), model.program
-    weights = np.repeat(program.cost[:, None], count, axis=1)
-    total = np.full(count, program.offset)
-    size = np.full(count, abs(program.offset))
+    count = len(leaves)
+    weights = np.repeat(model.cost[:, None], count, axis=1)
+    total = np.full(count, model.offset)
+    size = np.full(count, abs(model.offset))
     charged = np.zeros(count)
     lo, hi = model.ends
     reach = np.maximum(np.abs(lo), np.abs(hi))
@@ -187,7 +186,7 @@ def coefficients(
     """What the neurons of each layer weigh when they are replaced, ``[neurons, leaves]``; the leaves have to
     fit, and to share their places.
     """
-    weights = np.repeat(model.program.cost[:, None], len(leaves), axis=1)
+    weights = np.repeat(model.cost[:, None], len(leaves), axis=1)
     return [at for _, at, _, _ in _steps(weights, layers, cases, leaves)][::-1]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relutrim.prove.hull.dual import Dual, Multipliers
+from relutrim.prove.hull.model import Index
 from relutrim.prove.hull.packed import WHOLE, Packed, Part
-from relutrim.prove.hull.program import Index
 
 
 def packed(dual: Dual, places: tuple[Index, ...], batch: Sequence[Multipliers]) -> list[Packed]:

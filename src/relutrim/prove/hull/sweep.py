@@ -1,9 +1,9 @@
 """The bounds of many roots at once: what the ends of a whole layer's ranges take.
 
 Programs of one layer's neurons are often all but the same except for the goal. So multipliers for all of them
-are found together on the largest of these programs, with a goal for each node of a batch, and then carried
-over to each neuron's own program, where the bound that they prove is evaluated with rounding. Those with
-anything that the largest has not are left to the next round. Nothing rests on what programs have in common.
+are found together on the largest of these models, with a goal for each node of a batch, and then carried
+over to each neuron's own model, where the bound that they prove is evaluated with rounding. Those with
+anything that the largest has not are left to the next round. Nothing rests on what models have in common.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.ascent import Start, climb
 from relutrim.prove.hull.dual import Dual, Level, heaviest
 from relutrim.prove.hull.layers import Layer, layers_of, too_large
-from relutrim.prove.hull.model import Model
+from relutrim.prove.hull.model import Index, Model
 from relutrim.prove.hull.packed import MIXED, WHOLE, Packed, Part, packed_bounds
 from relutrim.prove.hull.packing import packed
-from relutrim.prove.hull.program import Index
 from relutrim.prove.hull.thicket import one_thread, width_of
 from relutrim.prove.hull.tree import Tree
 from relutrim.prove.parallel import spread
@@ -51,7 +50,7 @@ def _sweep(
     deadline: Deadline,
     jobs: int,
 ) -> None:
-    """On one program; each tree comes with where its columns are there."""
+    """On one model; each tree comes with where its columns are there."""
     dual = Dual(base, device, torch.float32)
     places = tuple(level.places for level in dual.levels)
     width = width_of(dual)
@@ -59,7 +58,7 @@ def _sweep(
     def work(chunk: slice) -> list[tuple[Packed, float]]:
         own = trees[chunk]
         costs = np.stack([_cost(tree.model, base, columns) for tree, columns in own], axis=1)
-        offsets = np.array([tree.model.program.offset for tree, _ in own])
+        offsets = np.array([tree.model.offset for tree, _ in own])
         like = dual.cost
         aimed = dual.aimed(torch.as_tensor(costs).to(like), torch.as_tensor(offsets).to(like))
         first = [level.middling().repeated(len(own)) for level in dual.levels]
@@ -86,7 +85,7 @@ def _sweep(
 
 
 def _columns(model: Model, base: Model) -> Index:
-    """Where the columns of a program are in another one; -1 if nowhere."""
+    """Where the columns of a model are in another one; -1 if nowhere."""
     found = np.full(len(model.ends[0]), -1)
     for name, own in model.columns.items():
         if name in base.columns:
@@ -95,18 +94,18 @@ def _columns(model: Model, base: Model) -> Index:
 
 
 def _contained(model: Model, columns: Index) -> bool:
-    """Whether all columns of a program are in the other one, those of states and the like left aside."""
+    """Whether all columns of a model are in the other one, those of states and the like left aside."""
     return all(bool((columns[own[own >= 0]] >= 0).all()) for own in model.columns.values())
 
 
 def _cost(model: Model, base: Model, columns: Index) -> Array:
     cost, known = np.zeros(len(base.ends[0])), columns >= 0
-    cost[columns[known]] = model.program.cost[known]
+    cost[columns[known]] = model.cost[known]
     return cost
 
 
 def _carried(layers: Sequence[Layer], columns: Index, pack: Packed, levels: Sequence[Level]) -> Packed:
-    """The same multipliers for another program; where all is as it was, the places are the same object."""
+    """The same multipliers for another model; where all is as it was, the places are the same object."""
     if len(layers) == len(levels) and all(
         np.array_equal(columns[layer.columns], level.layer.columns)
         and np.array_equal(columns[layer.read], level.layer.read)

@@ -1,4 +1,4 @@
-"""The open nodes of a tree, many at a time: their bounds by gradient steps, not by a linear program each.
+"""The open nodes of a tree, many at a time: their bounds by gradient steps on the dual.
 
 Children go on from their parents' multipliers. What seems closed is handed over as a leaf with packed
 multipliers, and only counts if its bound, evaluated with rounding, says so; everything else is split.
@@ -21,7 +21,7 @@ from relutrim.prove.hull.ascent import Start, climb
 from relutrim.prove.hull.branching import Experience, Origin
 from relutrim.prove.hull.dual import Dual, Multipliers
 from relutrim.prove.hull.model import TIE, Model
-from relutrim.prove.hull.packed import packed_bounds
+from relutrim.prove.hull.packed import Packed, packed_bounds
 from relutrim.prove.hull.packing import packed
 from relutrim.prove.hull.proof import Leaf
 from relutrim.prove.hull.stack import Stack, Waiting
@@ -30,9 +30,9 @@ from relutrim.prove.parallel import spread
 _STEPS = 30
 """Twice as many leave 20 to 30% fewer nodes, which does not pay."""
 _ROOT_STEPS = (60, 200)
-"""At the root, where the program is small and where it is not."""
+"""At the root, where the model is small and where it is not."""
 _SMALL = 64
-"""Neurons of a program that is small."""
+"""Neurons of a model that is small."""
 _FINE = 3e-4
 """Where the root's bound is a smaller part of what it is made of, single precision does not do."""
 _AMPLE = 1e-4
@@ -52,6 +52,10 @@ where that was done before, else five.
 _NODES = 1024
 _POINTS = 32
 """Nodes of a batch whose points are kept."""
+_STALL, _SLOWEST = 0.1, 2.0**-20
+"""A node with nothing to split is worked on again, with shorter steps where the last ones closed less than
+this share of what is missing, until they are this short.
+"""
 _BATCHES = 2
 """Batches of one step, whatever the number of jobs: the tree does not depend on it."""
 
@@ -59,7 +63,7 @@ _BATCHES = 2
 @dataclass(eq=False)
 class Thicket:
     """``open`` are the states of the nodes that wait, the next ones last; ``points`` are where the bounds of
-    the last step's nodes are attained, one a row, by columns of the program, the weakest last.
+    the last step's nodes are attained, one a row, by columns of the model, the weakest last.
     """
 
     model: Model
@@ -70,20 +74,29 @@ class Thicket:
     nodes: int = 0
     points: Array = field(init=False)
     stuck: bool = False
-    """Whether a node is open that has nothing to split."""
+    """Whether a node is open that has nothing to split, and steps of any length gain next to nothing there:
+    mostly, its smallest value is 0.
+    """
+    fine: bool = field(default=False, kw_only=True)
+    """Whether steps have double precision: in any case, or because the root asks for it."""
+    root: tuple[Packed, float] = field(init=False)
+    """The root's multipliers, and the bound that they prove."""
 
     @np.errstate(over="ignore", invalid="ignore")
     def __post_init__(self, deadline: Deadline) -> None:
         made_of = self.model.made_of
         if not np.isfinite(made_of):
             raise RuntimeError("what overflows proves nothing")
-        for dtype, share in ((torch.float32, 1e-6), (torch.float64, TIE)):
+        for dtype, share in ((torch.float32, 1e-6), (torch.float64, TIE))[self.fine :]:
             self._dual, self._enough = Dual(self.model, self.device, dtype), share * made_of
             self._ample = max(self._enough, _AMPLE * made_of)
             bound, first = self._first(deadline)
             if -bound > _FINE * made_of:
                 break
+        self.fine = dtype == torch.float64
         self._places = tuple(level.places for level in self._dual.levels)
+        (pack,) = packed(self._dual, self._places, first)
+        self.root = pack, self._proved([{}], [pack])[0]
         self._numbers = [number for level in self._dual.levels for number in level.layer.numbers]
         self._origins: list[Origin | None] = [None] * len(self.open)
         self._experience = Experience(len(self._numbers))
@@ -128,11 +141,11 @@ class Thicket:
             self._experience.note(zip(origins[chunk], worked.bounds, strict=True))
             if worked.states:
                 self._note(worked)
+                before = [origins[chunk][i] for i in worked.left]
                 if worked.whole:
-                    self._split(worked)
+                    self._split(worked, before)
                 else:
-                    left = [origins[chunk][i] for i in worked.left]
-                    self._put(worked.states, left, worked.waiting)
+                    self._put(worked.states, before, worked.waiting)
             if worked.whole:
                 self.nodes += len(states[chunk])
 
@@ -151,7 +164,7 @@ class Thicket:
         marks = self._marks(states)
         start = Start(waiting.batch, marks, waiting.paces)
         found = climb(self._dual, start, _STEPS, self._ample, deadline, compiled=compiled)
-        leaves = self._leaves(found.batch, states, found.bound > self._enough)
+        leaves = self._leaves(found.batch, states, marks, found.bound > self._enough)
         closed = [leaf for leaf in leaves if leaf is not None]
         left = [i for i, leaf in enumerate(leaves) if leaf is None]
         at = torch.tensor(left, dtype=torch.int64, device=self.device)
@@ -172,23 +185,27 @@ class Thicket:
             whole=not deadline.passed,
         )
 
-    def _split(self, worked: _Worked) -> None:
+    def _split(self, worked: _Worked, before: Sequence[Origin | None]) -> None:
         """Put two nodes on the stack for each that is left, those next to being closed on top."""
         costs, bounds = worked.costs.double().cpu().numpy(), worked.bound.tolist()
         scores = self._experience.scores(costs)
         chosen, highest = scores.argmax(0), scores.max(0)
         order = [i for i in worked.bound.argsort().tolist() if highest[i] >= 0]
-        fixed = [i for i in range(len(worked.states)) if not highest[i] >= 0]
-        if fixed:  # every state is, and yet it is not closed
-            self.stuck = True
-            at = torch.tensor(fixed, device=self.device)
-            states = [worked.states[i] for i in fixed]
-            self._put(states, [None] * len(fixed), worked.waiting[at])
         both = [(i, int(chosen[i]), on) for i in order for on in (False, True)]
         children = [{**worked.states[i], self._numbers[neuron]: on} for i, neuron, on in both]
         origins = [Origin(bounds[i], neuron, on, float(costs[neuron, i])) for i, neuron, on in both]
         at = torch.tensor(order, dtype=torch.int64, device=self.device)
         self._put(children, origins, worked.waiting[at].repeated(2))
+        fixed = [i for i in range(len(worked.states)) if not highest[i] >= 0]
+        if fixed:  # every state is, and yet it is not closed: on top, for another time
+            at = torch.tensor(fixed, device=self.device)
+            stalled = torch.tensor([_stalled(bounds[i], before[i]) for i in fixed], device=self.device)
+            again = worked.waiting[at]
+            again = Waiting(again.batch, torch.where(stalled, again.paces / 4, again.paces))
+            tied = worked.bound[at] >= -TIE * self.model.made_of
+            self.stuck |= bool((stalled & (tied | (again.paces < _SLOWEST))).any())
+            origins = [Origin.again(bounds[i]) for i in fixed]
+            self._put([worked.states[i] for i in fixed], origins, again)
 
     def _put(self, states: list[dict[int, bool]], origins: Sequence[Origin | None], waiting: Waiting) -> None:
         self.open, self._origins = [*self.open, *states], [*self._origins, *origins]
@@ -224,7 +241,11 @@ class Thicket:
         return float(found.bound), first
 
     def _leaves(
-        self, batch: Sequence[Multipliers], states: Sequence[dict[int, bool]], likely: Tensor
+        self,
+        batch: Sequence[Multipliers],
+        states: Sequence[dict[int, bool]],
+        marks: Sequence[Tensor],
+        likely: Tensor,
     ) -> list[Leaf | None]:
         """Leaves with a proven bound of at least 0, where one is likely; None for others."""
         found: list[Leaf | None] = [None] * len(states)
@@ -232,13 +253,18 @@ class Thicket:
         numbers = which.tolist()
         if numbers:
             cases = [states[i] for i in numbers]
-            packs = packed(self._dual, self._places, [own[which] for own in batch])
-            layers = [level.layer for level in self._dual.levels]
-            bounds = packed_bounds(self.model, cases, packs, layers)
+            exact = self._dual.with_leans_at_ends(
+                [own[which] for own in batch], [own[:, which] for own in marks]
+            )
+            packs = packed(self._dual, self._places, exact)
+            bounds = self._proved(cases, packs)
             for number, case, leaf, bound in zip(numbers, cases, packs, bounds, strict=True):
                 if bound >= 0:
-                    found[number] = Leaf(case, bound, packed=leaf)
+                    found[number] = Leaf(case, bound, leaf)
         return found
+
+    def _proved(self, cases: Sequence[dict[int, bool]], packs: Sequence[Packed]) -> list[float]:
+        return packed_bounds(self.model, cases, packs, [level.layer for level in self._dual.levels])
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,6 +282,13 @@ class _Worked:
     costs: Tensor
     point: Tensor
     whole: bool
+
+
+def _stalled(bound: float, before: Origin | None) -> bool:
+    """Whether a node with nothing to split has come next to nothing further since the last time."""
+    if before is None or not before.repeated:
+        return False
+    return not bound - before.bound > _STALL * max(0.0, -before.bound)
 
 
 def width_of(dual: Dual) -> int:
