@@ -144,6 +144,11 @@ def test_documents_that_make_no_sense(three, text):
     rejected(three, packed({"certificate.json": text}), kind=InputError)
 
 
+def test_certificates_of_the_kind_before_are_refused_with_what_to_do(three):
+    content = edited(three[2], lambda document: document.update(schema="relutrim/certificate/1"))
+    rejected(three, content, "linear programs.*run compress again", InputError)
+
+
 def test_every_part_of_the_document_may_be_missing_or_of_another_kind(three):
     import json
 

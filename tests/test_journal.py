@@ -23,7 +23,7 @@ from command_line import call
 from relutrim.errors import JournalError
 from relutrim.graph import Linear, Network, Node, Output, Port, Relu
 from relutrim.io import load, save
-from relutrim.journal import NAME, trees
+from relutrim.journal import NAME, identity, trees
 from relutrim.journal import file as journal_file
 from relutrim.journal.frames import frame, frames
 from relutrim.journal.identity import content_digest
@@ -335,6 +335,14 @@ def test_a_journal_of_something_else_is_refused_and_left_as_it_is(
     for part in (str(folder / NAME), word, "Name another folder"):
         assert part in str(error.value)
     assert content(folder) == finished[1]
+
+
+def test_journals_of_the_kind_before_are_refused_with_what_to_do(branching, tmp_path, monkeypatch):
+    monkeypatch.setattr(identity, "SCHEMA", "relutrim/journal/1")
+    analyse(branching, tmp_path, time_limit=0)
+    monkeypatch.undo()
+    with pytest.raises(JournalError, match=r"relutrim/journal/1.*another version wrote.*Name another folder"):
+        analyse(branching, tmp_path)
 
 
 def test_records_of_something_else_are_refused_without_their_header_too(branching, finished, tmp_path):

@@ -60,7 +60,7 @@ def analyze(
     needs ``input_shape`` (of one input), ``example_input`` (a batch, or a tuple of all inputs), or a domain
     with a shape. ``method``: ``auto`` proves and searches, ``bounds`` only proves, ``data`` only looks at the
     data (the paper's inexact mode; its verdicts carry evidence ``data``). ``output_relu`` puts a ReLU behind
-    outputs that have none. ``jobs`` linear programs are solved at once (None: one per core); unless time runs
+    outputs that have none. ``jobs`` trees are grown at once (None: one per core); unless time runs
     out, the outcome does not depend on it.
 
     ``isa`` is the paper's method, one mixed-integer program for all neurons; ``layer`` has one per layer,

@@ -113,9 +113,7 @@ _ANALYSIS = (
         help="Keep what is found in DIR as it is found: the same command goes on from there, whatever ended "
         "the run.",
     ),
-    click.option(
-        "--jobs", type=click.IntRange(1), metavar="N", help="Trees grown at once [default: cores]."
-    ),
+    click.option("--jobs", type=click.IntRange(1), metavar="N", help="Trees grown at once [default: cores]."),
     click.option("--device", default="cpu", show_default=True, metavar="cpu|cuda", help="Where to compute."),
     click.option(
         "--output-relu", is_flag=True, help="Put a ReLU behind outputs that have none (autoencoders)."
