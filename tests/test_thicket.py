@@ -174,6 +174,23 @@ def over_sums(bias: float) -> Network:
     return Network(Port("x", (3,)), nodes, (Output("y", "s"),))
 
 
+@slow
+@given(strategies.problems(max_layers=3, extreme=False), st.integers(0, 2**16))
+def test_steps_never_come_above_the_exact_minimum(problem, seed):
+    """With constraints or without, from anywhere: but for rounding, which only leaves are charged for."""
+    cascade = bounded(problem)
+    for relu, neuron, sign, least in open_ends(cascade, problem[1].polytope):
+        model = Model(cascade.backward, Goal.of(cascade.backward, relu.inputs[0], neuron, sign, 99))
+        if not model.both or not math.isfinite(model.made_of):
+            continue
+        dual = Dual(model, CPU, torch.float64)
+        marks = [torch.zeros(len(level.layer.numbers), 3, dtype=torch.int8) for level in dual.levels]
+        batch = any_multipliers(dual, 3, np.random.default_rng(seed))
+        found = climb(dual, Start(batch, marks, torch.ones(3)), 12, math.inf, Deadline(60))
+        room = 1e-9 * (1 + model.made_of) + model.slack + sum(n.radius for n in model.neurons)
+        assert found.bound.max().item() <= float(least) + 1e2 * room
+
+
 CHAINED = Box(0, 1).constrain([[1.0, 1, 0], [0, 1, 1]], [-9, -9], [1, 1])
 
 
@@ -254,6 +271,17 @@ def test_the_tree_does_not_depend_on_jobs(monkeypatch):
     assert one.nodes == three.nodes > 2
     assert leaves(one) == leaves(three)
     assert one._open == three._open
+
+
+@pytest.mark.parametrize("missing", [1e-15, 1e-3])
+def test_what_misses_0_by_no_more_than_rounding_gets_a_few_nodes_only(monkeypatch, missing):
+    monkeypatch.setattr(module, "_NODES", 2)
+    tree = planted()
+    tree.lower = -missing * tree.model.made_of
+    tree.grow(10**4, Deadline(60), CPU)
+    assert tree.tied == (missing < 1e-3)
+    assert tree.dead or not tree.tied
+    assert (tree.nodes < 24) == tree.tied
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 3, 5])

@@ -279,7 +279,8 @@ class TreeSearch:
                 left.append((goal, tree))
                 continue
             again = None
-            if tree.depth < len(self.cascade.network.relus) and not self.deadline.passed:
+            more = tree.depth < len(self.cascade.network.relus) and not tree.tied
+            if more and not self.deadline.passed:
                 again = self.planted(ranges, goal, _ALL)
             if again is not None and again.depth > tree.depth:
                 left.append((goal, again))

@@ -17,12 +17,14 @@ from relutrim.bounds.linear import Backward
 from relutrim.graph.operators import Array
 from relutrim.prove.deadline import Deadline
 from relutrim.prove.hull.layers import too_large
-from relutrim.prove.hull.model import Goal, Model
+from relutrim.prove.hull.model import TIE, Goal, Model
 from relutrim.prove.hull.packed import Packed
 from relutrim.prove.hull.proof import Leaf, Proof, covers, evaluate, fits
 from relutrim.prove.hull.snapshot import INPUTS, Snapshot
 from relutrim.prove.hull.thicket import Thicket
 
+_TIED = 16
+"""A tree whose goal is most likely a tie is given up when it has so many nodes."""
 _LEAVES = 200_000
 """A tree of more leaves is given up: a leaf takes some 15 kB."""
 _COARSE = 1e-5
@@ -69,6 +71,16 @@ class Tree:
         self._fine = False
 
     @property
+    def tied(self) -> bool:
+        """Whether what is missing without any split is so little of what the goal is made of that it may be
+        all rounding: then the smallest value is 0 most likely, which nobody can prove.
+        """
+        ends = self.backward.values[self.target]
+        known = float((ends.lo if self.sign > 0 else -ends.hi).flatten()[self.neuron])
+        least = max(known, self.lower) if self.lower == self.lower else known
+        return bool(not self.closed and least >= -TIE * self.model.made_of)
+
+    @property
     def closed(self) -> bool:
         """Whether every leaf is proved: then ``lower`` is at least 0."""
         return not self._open
@@ -93,6 +105,8 @@ class Tree:
             if self.closed:
                 self.lower = min(leaf.bound for leaf in self._leaves)
                 self.proof = Proof.of(self.model, self._leaves)
+            elif self.tied and self.nodes >= _TIED:
+                self.dead = True
             elif not thicket.fine and (thicket.stuck or -thicket.weakest < _COARSE * self.model.made_of):
                 self._thicket, self._fine = None, True
             else:
