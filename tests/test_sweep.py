@@ -180,21 +180,21 @@ def test_a_device_without_memory_leaves_the_ranges_as_they_are(monkeypatch):
     assert not cascade.proofs
 
 
-def test_when_time_is_up_nothing_more_is_planted(monkeypatch):
-    own, planted = Deadline(), []
-    before = TreeSearch.planted
+def test_when_time_is_up_no_more_trees_begin(monkeypatch):
+    own, begun = Deadline(), []
+    before = TreeSearch.tree_for
 
     def counted(self, *given):
-        planted.append(given)
-        if len(planted) == 3:
+        begun.append(given)
+        if len(begun) == 3:
             own.call_off()
         return before(self, *given)
 
-    monkeypatch.setattr(TreeSearch, "planted", counted)
+    monkeypatch.setattr(TreeSearch, "tree_for", counted)
     monkeypatch.setattr(tree_search, "_MANY", 0.0)
     cascade, _ = loose_trees(deep(), 2)
     TreeSearch(cascade, Deadline()).sweep(cascade.network.relus[2], own)
-    assert len(planted) == 3
+    assert len(begun) == 3
     assert not cascade.proofs
 
 

@@ -15,6 +15,7 @@ from relutrim.graph import Linear, Network, Node, Output, Port, Relu
 from relutrim.prove import tree_search
 from relutrim.prove.cascade import Cascade
 from relutrim.prove.deadline import Deadline
+from relutrim.prove.hull import layers
 from relutrim.prove.hull.tree import Tree
 from relutrim.prove.tree_search import ProofGoal, TreeSearch
 
@@ -157,8 +158,37 @@ def test_the_last_stages_own_limit_is_not_that_of_the_analysis(monkeypatch):
     assert found.data_rows_outside == 2
 
 
-def test_without_time_no_tree_is_planted(stage, monkeypatch):
+def test_without_time_no_tree_begins(stage, monkeypatch):
     turns = _fake_turns(monkeypatch, {})
     stage.deadline.call_off()
     stage.by_layer()
     assert not turns
+
+
+def test_where_layers_take_too_much_memory_trees_have_fewer(stage, monkeypatch):
+    goal = next(goal for goal in stage.goals() if goal.relu == "relu2")
+    whole = stage.tree_for(stage.frozen(), goal, 4)
+    assert {neuron.relu for neuron in whole.model.neurons} == {"relu0", "relu1"}
+    entries = sum(layer.weight.size for layer in layers.layers_of(whole.model))
+    monkeypatch.setattr(layers, "_LARGEST", entries - 1)
+    smaller = stage.tree_for(stage.frozen(), goal, 4)
+    assert {neuron.relu for neuron in smaller.model.neurons} == {"relu1"}
+    monkeypatch.setattr(layers, "_LARGEST", 0)
+    assert stage.turn([(goal, stage.tree_for(stage.frozen(), goal, 4))], 8) == []
+
+
+def test_what_no_tree_can_prove_ends_before_time_does():
+    """1.3 - max(0, x + 0.3 y) - max(0, -x - 0.3 y) is 0 at two corners, but for rounding."""
+    nodes = (
+        Node("linear0", Linear(np.array([[1.0, 0.3], [-1.0, -0.3]]), np.zeros(2)), ("x",)),
+        Node("relu0", Relu(), ("linear0",)),
+        Node("linear1", Linear(np.array([[1.0, -1.0], [0.0, 1.0]]), np.zeros(2)), ("relu0",)),
+        Node("relu1", Relu(), ("linear1",)),
+        Node("linear2", Linear(np.array([[-1.0, -1.0]]), np.array([1.3])), ("relu1",)),
+        Node("relu2", Relu(), ("linear2",)),
+    )
+    domain = Box(-1, 1).sum_between(-9, 9)  # no box, so its inputs are not split
+    cascade = Cascade(domain.fit(Network(Port("x", (2,)), nodes, (Output("y", "relu2"),))), Deadline(300))
+    cascade.run()
+    assert len(cascade.missing())
+    assert cascade.deadline.left > 200

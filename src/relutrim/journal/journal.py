@@ -115,9 +115,9 @@ class Journal:
             raise self._failed
 
     def tree(self, backward: Backward, goal: tuple[str, int, float, int]) -> Tree | None:
-        """A tree for this goal as it stood when it had been planted as often as now; None if there is none.
+        """A tree for this goal as it stood when it had been begun as often as now; None if there is none.
 
-        Its ranges are those it was planted with, widened to those that hold.
+        Its ranges are those it was begun with, widened to those that hold.
         """
         key: TreeKey = (*goal, self._count(goal))
         reader, tree = self._trees.pop(key, None), None
@@ -131,7 +131,7 @@ class Journal:
         return tree
 
     def watch(self, tree: Tree) -> None:
-        """Have a tree that was planted just now written down as it grows."""
+        """Have a tree that was begun just now written down as it grows."""
         goal = (tree.target, tree.neuron, tree.sign, tree.depth)
         with self._guard:
             number = self._counts[goal] - 1

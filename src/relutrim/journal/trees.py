@@ -35,7 +35,7 @@ from relutrim.prove.hull.snapshot import INPUTS, Snapshot
 from relutrim.prove.hull.tree import Tree
 
 TreeKey: TypeAlias = tuple[str, int, float, int, int]
-"""The target, the neuron, the sign, the depth, and how many trees of the same had been planted before."""
+"""The target, the neuron, the sign, the depth, and how many trees of the same had been begun before."""
 _SECONDS = 2.0
 """A tree that grows is written this often."""
 

@@ -93,14 +93,14 @@ class TreeSearch:
         """Until everything is decided, no tree leads on, or time is up."""
         self.by_layer()
         left = [goal for goal in self.goals() if goal not in self._exhausted]
-        trees, nodes = self.plant(_DEPTH, left), _FIRST
+        trees, nodes = self.trees_for(_DEPTH, left), _FIRST
         while trees and not self.deadline.passed:
             trees = self.turn(trees, nodes)
             nodes *= 4
 
     def briefly(self) -> None:
         """Only what takes few nodes."""
-        trees = self.plant(_DEPTH, self.goals())
+        trees = self.trees_for(_DEPTH, self.goals())
         if trees:
             self.turn(trees, _TURNS[0])
 
@@ -172,7 +172,7 @@ class TreeSearch:
                 if own.passed:
                     break
                 # With nothing dropped from their rows, the models have as much in common as they can.
-                trees.append(self.planted(ranges, end, _SWEEP_DEPTH, 0.0, trees[-1] if trees else None))
+                trees.append(self.tree_for(ranges, end, _SWEEP_DEPTH, 0.0, trees[-1] if trees else None))
             with suppress(RuntimeError, MemoryError):  # a device without memory, say, decides nothing
                 sweep(trees, device, own, self.jobs)
             for tree in trees:
@@ -189,7 +189,7 @@ class TreeSearch:
                 if own.passed:
                     return
                 chunk = left[start : start + _TOGETHER]
-                grown |= dict(self.plant(_DEPTH, [goal for goal in chunk if goal not in grown]))
+                grown |= dict(self.trees_for(_DEPTH, [goal for goal in chunk if goal not in grown]))
                 trees = [(goal, tree) for goal in chunk if (tree := grown.get(goal)) is not None]
                 if trees:
                     after = dict(self.turn(trees, nodes, min(_TURN_SECONDS, own.left)))
@@ -202,17 +202,17 @@ class TreeSearch:
 
     # Trees.
 
-    def plant(self, depth: int, goals: Sequence[ProofGoal]) -> Trees:
+    def trees_for(self, depth: int, goals: Sequence[ProofGoal]) -> Trees:
         """Trees of these, over the ranges as they are now."""
         ranges = self.frozen()
         trees: Trees = []
         for goal in goals:
-            if self.deadline.passed:  # a tree takes time to plant, and there may be hundreds
+            if self.deadline.passed:  # a tree takes time to build, and there may be hundreds
                 return []
-            trees.append((goal, self.planted(ranges, goal, depth)))
+            trees.append((goal, self.tree_for(ranges, goal, depth)))
         return trees
 
-    def planted(
+    def tree_for(
         self,
         backward: Backward,
         goal: ProofGoal,
@@ -224,13 +224,13 @@ class TreeSearch:
         much memory. Without ``droppable`` its model is as precise as what is missing to a proof asks for;
         with a tree that is ``like`` it, it is there sooner.
         """
-        tree = self._planted(backward, goal, depth, droppable, like)
+        tree = self._tree(backward, goal, depth, droppable, like)
         for less in _LESS_DEPTH:
             if less < depth and too_large(tree.model):
-                tree = self._planted(backward, goal, less, droppable, like)
+                tree = self._tree(backward, goal, less, droppable, like)
         return tree
 
-    def _planted(
+    def _tree(
         self, backward: Backward, goal: ProofGoal, depth: int, droppable: float | None, like: Tree | None
     ) -> Tree:
         key = (self.cascade.network[goal.relu].inputs[0], goal.neuron, goal.sign, depth)
@@ -245,7 +245,7 @@ class TreeSearch:
 
     def turn(self, trees: Trees, nodes: int, seconds: float = math.inf) -> Trees:
         """Grow every tree by so many nodes, and search on from where their bounds are attained; what is still
-        open. A tree that leads nowhere is planted again with all layers. Jobs left over share a tree.
+        open. A tree that leads nowhere begins again with all layers. Jobs left over share a tree.
         """
         self.phase = f"turn of {nodes}"
         share = min(seconds, self._share(len(trees)) if len(trees) > self.jobs else math.inf)
@@ -281,7 +281,7 @@ class TreeSearch:
             again = None
             more = tree.depth < len(self.cascade.network.relus) and not tree.tied
             if more and not self.deadline.passed:
-                again = self.planted(ranges, goal, _ALL)
+                again = self.tree_for(ranges, goal, _ALL)
             if again is not None and again.depth > tree.depth:
                 left.append((goal, again))
             else:
