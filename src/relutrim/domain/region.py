@@ -244,7 +244,7 @@ class Region:
         knapsack = self._knapsacks[j]
         if not len(knapsack.used):
             return forms.new_zeros(forms.shape[0])
-        points, order = (forms[:, knapsack.used] / knapsack.row).sort(dim=1)
+        points, order = _sorted(forms[:, knapsack.used] / knapsack.row)
         climbs = knapsack.climbs[order]
         climbed, start = climbs.cumsum(1), knapsack.start
         at_zero = start + (climbs * (points < 0)).sum(1)
@@ -321,6 +321,14 @@ class _Knapsack:
         row = weights[used]
         start = torch.where(weights > 0, weights * lo, weights * hi).sum()
         return cls(used, row, row.abs() * (hi - lo)[used], start)
+
+
+def _sorted(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The numbers of each row in order, and where they were. On a CPU numpy is several times as quick."""
+    if rows.device.type != "cpu":
+        return rows.sort(dim=1)
+    order = torch.from_numpy(rows.numpy().argsort(axis=1))
+    return rows.gather(1, order), order
 
 
 def _before(terms: Tensor) -> Tensor:
