@@ -29,11 +29,11 @@ OPAQUE = UnsupportedError
 BAD_GRAPHS = {
     "log softmax in the middle": (
         [op("LogSoftmax", ["x"], "p"), op("Relu", ["p"])], {}, OPAQUE,
-        "relu_y.*logsoftmax_p.*very end",
+        "logsoftmax_p.*very end",
     ),
     "softmax of the batch": (
         [op("Softmax", ["x"], "p", axis=0), op("Relu", ["p"])], {}, OPAQUE,
-        "'relu_y'.*'softmax_p'.*batch",
+        "'softmax_p'.*batch",
     ),
     "exponential": ([op("Exp", ["x"])], {}, OPAQUE, "'exp_y' .Exp.*does not know the operator Exp"),
     "gelu by tanh": ([op("Gelu", ["x"], approximate="tanh")], {}, OPAQUE, "'gelu_y'.*'tanh'"),

@@ -39,7 +39,28 @@ def clip(emit: Emit[V], x: V, low: Array | float | None, high: Array | float | N
         )
     above_low = emit(Relu(), _shifted(emit, x, -np.asarray(low, float)))
     above_high = emit(Relu(), _shifted(emit, x, -np.asarray(high, float)))
-    return _shifted(emit, emit(Add(2), above_low, emit(Scale.exactly(-1.0), above_high)), low)
+    return _shifted(emit, difference(emit, above_low, above_high), low)
+
+
+def negative(emit: Emit[V], x: V) -> V:
+    """``-x``."""
+    return emit(Scale.exactly(-1.0), x)
+
+
+def difference(emit: Emit[V], x: V, y: V) -> V:
+    """``x - y``."""
+    return emit(Add(2), x, negative(emit, y))
+
+
+def hard_sigmoid(emit: Emit[V], x: V, alpha: float, beta: float) -> V:
+    """``min(max(alpha x + beta, 0), 1)``."""
+    return clip(emit, emit(Scale.exactly(alpha, beta), x), 0.0, 1.0)
+
+
+def hard_sixth(emit: Emit[V], x: V) -> V:
+    """``min(max(x + 3, 0), 6) / 6``, torch's hard sigmoid."""
+    clipped = clip(emit, emit(Scale.exactly(shift=3.0), x), 0.0, 6.0)
+    return emit(Scale.divide(np.asarray(6.0)), clipped)
 
 
 def minimum(emit: Emit[V], x: V, high: Array | float) -> V:
@@ -58,8 +79,7 @@ def leaky_relu(emit: Emit[V], x: V, slope: Array | float) -> V:
 def bent(emit: Emit[V], x: V, sloped: Callable[[V], V]) -> V:
     """The same; ``sloped`` multiplies by the slope."""
     above = emit(Relu(), x)
-    below = emit(Add(2), x, emit(Scale.exactly(-1.0), above))
-    return emit(Add(2), above, sloped(below))
+    return emit(Add(2), above, sloped(difference(emit, x, above)))
 
 
 def absolute(emit: Emit[V], x: V) -> V:
@@ -69,13 +89,12 @@ def absolute(emit: Emit[V], x: V) -> V:
 
 def larger(emit: Emit[V], x: V, y: V) -> V:
     """``max(x, y) = x + relu(y - x)``."""
-    return emit(Add(2), x, emit(Relu(), emit(Add(2), y, emit(Scale.exactly(-1.0), x))))
+    return emit(Add(2), x, emit(Relu(), difference(emit, y, x)))
 
 
 def smaller(emit: Emit[V], x: V, y: V) -> V:
     """``min(x, y) = x - relu(x - y)``."""
-    above = emit(Relu(), emit(Add(2), x, emit(Scale.exactly(-1.0), y)))
-    return emit(Add(2), x, emit(Scale.exactly(-1.0), above))
+    return difference(emit, x, emit(Relu(), difference(emit, x, y)))
 
 
 def _shifted(emit: Emit[V], x: V, by: Array | float) -> V:

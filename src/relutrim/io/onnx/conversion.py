@@ -1,7 +1,7 @@
 """The state of reading one graph, and what a handler sees of it.
 
 A tensor of the ONNX graph is one of four things: a :class:`Constant`, a :class:`Value` of the network, a
-:class:`Tail`, something behind a softmax or its like, or :class:`Unknown`. Handlers
+:class:`Tail`, something behind a softmax or its like that ends the graph, or :class:`Unknown`. Handlers
 (:mod:`relutrim.io.onnx.handlers`) take a :class:`Call`, emit operators and return what the node's output is
 (or its outputs are); naming it and saying where things went wrong is done for them. A handler that raises
 :class:`UnsupportedError` has met something that relutrim does not represent: the node is opaque then.
@@ -40,14 +40,10 @@ class Value:
 
 @dataclass(frozen=True)
 class Tail:
-    """What becomes of ``source`` at the very end, beyond what the network represents.
-
-    ``origin`` says, for errors, which node of the file it starts with.
-    """
+    """What becomes of ``source`` at the very end, beyond what the network represents."""
 
     source: Value
     steps: tuple[TailStep, ...]
-    origin: str
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class Unknown:
     key: str | None = None
 
 
-OperatorT = TypeVar("OperatorT", bound=Operator)
+MadeT = TypeVar("MadeT")
 Operand: TypeAlias = Constant | Value | Tail
 Tensor: TypeAlias = Operand | Unknown
 
@@ -85,6 +81,7 @@ class Conversion:
     readers: Mapping[str, Sequence[onnx.NodeProto]]
     types: Types
     kept: Collection[str]
+    final: Collection[str]
     tensors: dict[str, Tensor]
     nodes: dict[str, Node] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
@@ -217,6 +214,18 @@ class Call:
         return self.graph.batched
 
     @property
+    def final(self) -> bool:
+        """Whether nothing but outputs and steps of tails reads what the node makes."""
+        return self.output in self.graph.final
+
+    def step(self, **attributes: int) -> Tail:
+        """A step of a tail."""
+        operand = self.operand(0)
+        before = operand if isinstance(operand, Tail) else Tail(self.value(0), ())
+        step = TailStep(self.node.op_type, self.output, attributes)
+        return Tail(before.source, (*before.steps, step))
+
+    @property
     def count(self) -> int:
         """How many inputs are listed, absent ones included."""
         return len(self.node.input)
@@ -331,8 +340,8 @@ class Call:
                 return getattr(attribute, slot)
         return default
 
-    def finite(self, make: Callable[[], OperatorT]) -> OperatorT:
-        """An operator made of numbers; the node is opaque where these are infinite, or divide by 0."""
+    def finite(self, make: Callable[[], MadeT]) -> MadeT:
+        """What is made of numbers; the node is opaque where these are infinite, or divide by 0."""
         try:
             return make()
         except NetworkError as error:
@@ -462,7 +471,6 @@ class Entry:
     handle: Handler
     attributes: frozenset[str]
     inputs: tuple[int, int]
-    behind_tail: bool
 
 
 HANDLERS: dict[str, Entry] = {}
@@ -472,12 +480,12 @@ _ANY_NUMBER = 2**31
 
 
 def handles(
-    *kinds: str, inputs: tuple[int, int | None], attributes: Sequence[str] = (), behind_tail: bool = False
+    *kinds: str, inputs: tuple[int, int | None], attributes: Sequence[str] = ()
 ) -> Callable[[HandlerT], HandlerT]:
     """Register the handler of ONNX operators.
 
     ``inputs`` is the smallest and largest number of inputs (None: any number); attributes that are not listed
-    are refused. ``behind_tail`` says that the handler copes with what comes behind a softmax.
+    are refused.
     """
 
     def register(handle: HandlerT) -> HandlerT:
@@ -485,7 +493,7 @@ def handles(
             if kind in HANDLERS:
                 raise ValueError(f"there already is a handler for {kind}")
             most = _ANY_NUMBER if inputs[1] is None else inputs[1]
-            HANDLERS[kind] = Entry(handle, frozenset(attributes), (inputs[0], most), behind_tail)
+            HANDLERS[kind] = Entry(handle, frozenset(attributes), (inputs[0], most))
         return handle
 
     return register

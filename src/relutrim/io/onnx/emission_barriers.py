@@ -7,22 +7,10 @@ from typing import Any
 import numpy as np
 
 from relutrim.errors import UnsupportedError
-from relutrim.graph import Elu, Gelu, Mish, Node, Operator, Sigmoid, Silu, Softmax, Tanh
-from relutrim.io.onnx.emission import Emission, spells
-from relutrim.io.onnx.plain import PLAIN
-
-
-def _plain(kind: type[Operator]) -> None:
-    """A function that ONNX has under the same name."""
-
-    @spells(kind)
-    def spell(emission: Emission, node: Node, operator: Operator) -> None:
-        emission.steps(node, [(operator.kind, [], {})])
-
-
-_NAMED: list[type[Operator]] = [Sigmoid, Tanh, *PLAIN.values()]
-for _kind in _NAMED:
-    _plain(_kind)
+from relutrim.graph import Elu, Gelu, Mish, Node, Operator, Silu, Softmax
+from relutrim.io.activations import table
+from relutrim.io.onnx.emission import SPELLINGS, Emission, spells
+from relutrim.io.onnx.functions import FUNCTIONS
 
 
 @spells(Softmax)
@@ -79,3 +67,18 @@ def gelu(emission: Emission, node: Node, operator: Gelu) -> None:
         ("Mul", [half], {}),
     ]
     emission.steps(node, steps)
+
+
+def _function(emission: Emission, node: Node, operator: Operator) -> None:
+    """What a line of the table says."""
+    kind = _NAMES[type(operator)]
+    said = FUNCTIONS[kind].written(operator)
+    for name, number in said.items():
+        if not isinstance(number, str) and float(np.float32(number)) != number:
+            raise UnsupportedError(f"a file has float32 for the {name} of {kind}, which rounds {number}")
+    emission.steps(node, [(kind, [], said)])
+
+
+_NAMES = table(FUNCTIONS)
+for _kind in _NAMES:
+    SPELLINGS.setdefault(_kind, _function)

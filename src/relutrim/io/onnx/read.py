@@ -45,7 +45,6 @@ from relutrim.io.onnx.conversion import (
 )
 from relutrim.io.onnx.external import with_external
 from relutrim.io.onnx.folding import folded, picks_first
-from relutrim.io.onnx.handlers.barriers import within
 from relutrim.io.onnx.parse import (
     BATCH_MARK,
     NEWEST_OPSET,
@@ -60,6 +59,9 @@ from relutrim.io.onnx.tensors import FLOATS, Constant
 from relutrim.io.onnx.types import Type, Types, declared
 from relutrim.io.order import ordered
 from relutrim.io.sizes import Room, TooLarge, check_graph
+from relutrim.io.tails import TAILS
+
+_STEPS = (*TAILS, "Identity", "Dropout")
 
 
 def read_onnx(path: Path) -> Network:
@@ -284,6 +286,7 @@ def _convert(source: _Source, port: Port) -> Reading:
         readers,
         source.types,
         kept,
+        _final(source),
         tensors,
         room=Room(source.size),
     )
@@ -314,6 +317,18 @@ def _convert(source: _Source, port: Port) -> Reading:
     shared = shared_tensors(read, _slots(graph, conversion), conversion.root)
     network = Network(port, read, outputs, source.dtype, source.metadata, tuple(conversion.pinned), shared)
     return Reading(network, opaque, mixes)
+
+
+def _final(source: _Source) -> set[str]:
+    """The tensors that nothing reads but outputs and steps of tails."""
+    found, taken = set[str](), set[str]()
+    for node in reversed(source.nodes):
+        final = taken.isdisjoint(filter(None, node.output))
+        if final:
+            found.update(node.output)
+        if not final or node.op_type not in _STEPS or not source.knows(node):
+            taken.update(_reads(node))
+    return found
 
 
 def _slots(graph: onnx.GraphProto, conversion: Conversion) -> dict[str, set[Slot]]:
@@ -351,9 +366,6 @@ def _convert_node(call: Call) -> None:
     strange = {attribute.name for attribute in node.attribute} - entry.attributes
     if strange:
         raise InputError(f"it has attributes {sorted(strange)}, which {node.op_type} does not have")
-    if not entry.behind_tail:
-        for name in filter(None, node.input):
-            within(conversion, name)
     made = folded(call) or entry.handle(call)
     results = [made] if isinstance(made, Constant | Value | Tail) else made
     for extra in node.output[len(results) :]:

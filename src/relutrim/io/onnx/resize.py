@@ -15,6 +15,7 @@ from relutrim.graph import Network, Node
 from relutrim.graph.operators import Convolution, Reshape, Shape, Take
 from relutrim.graph.operators.moving import Index
 from relutrim.io.onnx.emission_moving import slice_of
+from relutrim.io.onnx.functions import FUNCTIONS
 from relutrim.io.onnx.held import Tensors
 from relutrim.io.picks import sliced, takes_range
 
@@ -87,8 +88,8 @@ def resized(resizing: Resizing) -> bool:
 
 _FOLLOWS = {
     *("Identity", "Dropout", "Cast", "Flatten", "Unsqueeze", "Transpose", "Concat", "MatMul", "Gemm"),
-    *("Add", "Sub", "Mul", "Div", "Sum", "Max", "Min", "Relu", "Clip", "LeakyRelu", "PRelu", "Abs", "Neg"),
-    *("BatchNormalization", "HardSigmoid", "GlobalAveragePool", "ReduceMean", "AveragePool", "MaxPool"),
+    *("Add", "Sub", "Mul", "Div", "Sum", "Max", "Min", "Clip", "PRelu", *FUNCTIONS),
+    *("BatchNormalization", "GlobalAveragePool", "ReduceMean", "AveragePool", "MaxPool"),
 }
 """Nodes that say nothing of the sizes that may change."""
 

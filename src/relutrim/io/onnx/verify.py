@@ -13,9 +13,9 @@ import onnx
 
 from relutrim.errors import CheckFailed, RelutrimError
 from relutrim.graph import Affine, Barrier, Fresh, Network
-from relutrim.io.inner import behind_tail
 from relutrim.io.onnx.beside import Files, session
 from relutrim.io.onnx.read import network_from_proto
+from relutrim.io.tails import behind_tail
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -152,10 +152,6 @@ def _div(b: Builder, input: Operand, other: Operand, rounding_mode: str | None =
     return b.emit(Scale.divide(divisor), x, scale=_kept(b, other, divisor, lost, sign=0.0))
 
 
-def _neg(b: Builder, input: Operand) -> Value:
-    return b.emit(Scale.exactly(-1.0), b.value(input))
-
-
 def _batch_norm(
     b: Builder,
     input: Operand,
@@ -247,7 +243,6 @@ AFFINE: dict[str, Handler] = {
     "rsub": _rsub,
     "mul": _mul,
     "div": _div,
-    "neg": _neg,
     "batch_norm": _batch_norm,
     "native_batch_norm": _batch_norm,
     "_native_batch_norm_legit_no_training": _batch_norm,

@@ -23,7 +23,6 @@ from relutrim.graph.graph import live
 from relutrim.graph.operators import Array, Shape
 from relutrim.graph.origin import Origin, Stored
 from relutrim.graph.sharing import Slot, shared_tensors
-from relutrim.io.inner import inner
 from relutrim.io.sizes import Room, TooLarge, check_graph
 from relutrim.io.torch.record import Call, Constant
 
@@ -58,8 +57,8 @@ Handler: TypeAlias = Callable[..., Any]
 class Builder:
     """Collects the nodes of a network, call by call."""
 
-    def __init__(self, port: Port, dtype: str, size: int) -> None:
-        self.port, self.dtype, self.size = port, dtype, size
+    def __init__(self, port: Port, dtype: str, size: int, final: Collection[str] = ()) -> None:
+        self.port, self.dtype, self.size, self._final = port, dtype, size, final
         self.room = Room(size)
         self.room.value(port.shape, "the input is a value")
         self.input = Value(port.name, port.shape)
@@ -71,7 +70,6 @@ class Builder:
         self._nodes: dict[str, Node] = {}
         self._names = {port.name}
         self._pinned: dict[str, None] = {}
-        self._tails: dict[str, Origin] = {}
         self._also: tuple[str, ...] = ()
 
     # What handlers ask for
@@ -80,7 +78,7 @@ class Builder:
         """An operand that is a value of the graph."""
         if not isinstance(x, Value):
             raise Opaque("it is applied to something that is not followed")
-        return self._within(x) if x.tail else x
+        return x
 
     def numbers(self, x: object) -> Array:
         """The numbers of a constant, as the network's precision has them."""
@@ -147,21 +145,14 @@ class Builder:
         self._nodes[name] = Node(name, operator, tuple(value.name for value in inputs), origin)
         return Value(name, shape)
 
-    def tail(self, kind: str, x: Operand, axis: int | None = None) -> Value:
-        """A step such as a softmax, behind the last affine layer as far as is known; ``axis`` counts the
-        batch axis.
-        """
-        if not isinstance(x, Value):
-            raise Opaque("it is applied to something that is not followed")
-        attributes: Mapping[str, Any] = {}
-        if axis is not None:
-            rank = len(x.shape) + 1
-            if axis % rank == 0 or not -rank <= axis < rank:
-                raise Opaque(f"{kind} along axis {axis} runs over the inputs of a batch")
-            # Negative, so that it means the same with and without a batch axis.
-            attributes = {"axis": axis - rank if axis >= 0 else axis}
+    @property
+    def final(self) -> bool:
+        """Whether nothing but outputs and steps of tails reads what the call makes."""
+        return self.call.name in self._final
+
+    def step(self, kind: str, x: Value, **attributes: int) -> Value:
+        """A step of a tail."""
         name = self._unique(self._name)
-        self._tails[name] = Origin((self.call.name,))
         return replace(x, tail=(*x.tail, TailStep(kind, name, attributes)))
 
     def find(self, name: str) -> Node | None:
@@ -276,9 +267,8 @@ class Builder:
         if not values:
             raise UnsupportedError("nothing that the program returns depends on its input, row by row")
         made: list[Output] = []
-        for place, given in values:
+        for place, value in values:
             name = "output" if len(outputs) == 1 else f"output_{place}"
-            value = self._within(given) if any(step.name in self._nodes for step in given.tail) else given
             if name != value.name or value.tail:
                 name = self._unique(name)
             made.append(Output(name, value.name, value.tail))
@@ -296,21 +286,6 @@ class Builder:
             return self.port.shape
         node = self._nodes[name]
         return node.operator.output_shape([self._shape(read) for read in node.inputs])
-
-    def _within(self, x: Value) -> Value:
-        """A value behind a tail that something reads: it is no tail then."""
-        value = replace(x, tail=())
-        for step in x.tail:
-            if step.name not in self._nodes:
-                origin = self._tails[step.name]
-                try:
-                    node = Node(step.name, inner(step, len(value.shape)), (value.name,), origin)
-                except UnsupportedError:
-                    node = Node(step.name, Fresh(value.shape), (), origin)
-                    self._pinned[value.name] = None
-                self._nodes[step.name] = node
-            value = replace(value, name=step.name)
-        return value
 
     def _unique(self, name: str) -> str:
         candidate, count = name, 0

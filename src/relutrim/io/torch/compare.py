@@ -16,7 +16,7 @@ from torch.utils import _pytree
 
 from relutrim.errors import InputError, UnsupportedError
 from relutrim.graph import Affine, Barrier, Fresh, Network, Operator, Output
-from relutrim.io.inner import behind_tail
+from relutrim.io.tails import behind_tail
 from relutrim.rounding import UNIT
 
 _ROWS = 3

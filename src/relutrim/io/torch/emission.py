@@ -21,17 +21,15 @@ from relutrim.graph import (
     Output,
     Reshape,
     Scale,
-    Sigmoid,
     Softmax,
     Softplus,
-    Tanh,
 )
 from relutrim.graph.operators import AveragePool, Concat, Convolution, MaxPool, Mean, Take, Transpose
 from relutrim.graph.operators.convolution import Padding
 from relutrim.graph.operators.moving import Index
+from relutrim.io.activations import table
 from relutrim.io.sizes import stored
-from relutrim.io.torch.functions import THRESHOLD
-from relutrim.io.torch.plain import PLAIN
+from relutrim.io.torch.functions import LINES, THRESHOLD
 from relutrim.io.torch.record import Call, Ref, Tensor
 from relutrim.io.windows import ceil_padding
 
@@ -335,8 +333,9 @@ def _pool(s: _Spelling, operator: AveragePool | MaxPool, counts: bool | None) ->
         s.made(f"avg_pool{axes}d.default", input=x, **windows, **more)
 
 
-def _plain(target: str) -> Spell:
-    return lambda s, operator: s.made(f"{target}.default", input=s.read[0])
+def _function(name: str) -> Spell:
+    """What a line of the table says."""
+    return lambda s, operator: s.made(f"{name}.default", input=s.read[0], **LINES[name].written(operator))
 
 
 def _softmax(s: _Spelling, operator: Softmax) -> None:
@@ -380,9 +379,7 @@ SPELLINGS: dict[type[Operator], Spell] = {
     Mean: _mean,
     AveragePool: _average_pool,
     MaxPool: _max_pool,
-    **{kind: _plain(name) for name, kind in PLAIN.items()},
-    Sigmoid: _plain("sigmoid"),
-    Tanh: _plain("tanh"),
+    **{kind: _function(name) for kind, name in table(LINES).items()},
     Gelu: _gelu,
     Elu: _elu,
     Softplus: _softplus,

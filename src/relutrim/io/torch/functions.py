@@ -6,32 +6,72 @@ from typing import Any
 
 import numpy as np
 
-from relutrim.graph import Elu, Gelu, Operator, Reshape, Scale, Softplus
-from relutrim.graph.operators import Array
+from relutrim.graph import Relu, Reshape, Scale, Softmax
+from relutrim.graph.operators.curves import Atan, Erf, HardSwish, Mish, Sigmoid, Silu, Tanh
 from relutrim.io import piecewise
+from relutrim.io.activations import Function, celu, elu, gelu, softplus
+from relutrim.io.tails import NO_RANGE, TAILS
+from relutrim.io.torch.affine import own_axis
 from relutrim.io.torch.build import Builder, Handler, Opaque, Operand, Value
-from relutrim.io.torch.plain import PLAIN
 
 THRESHOLD = {"float32": 80.0, "float64": 700.0}
 """Where torch may take a softplus for the identity at the latest: the exponential overflows soon."""
-_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+_SELU = 1.6732632423543772, 1.0507009873554805
+
+LINES = {
+    "relu": Function(Relu),
+    "sigmoid": Function(Sigmoid),
+    "tanh": Function(Tanh),
+    "silu": Function(Silu),
+    "hardswish": Function(HardSwish),
+    "mish": Function(Mish),
+    "erf": Function(Erf),
+    "atan": Function(Atan),
+    "elu": Function(elu, alpha=1.0, scale=1.0, input_scale=1.0),
+    "celu": Function(celu, alpha=1.0),
+    "gelu": Function(gelu, approximate="none"),
+    "softplus": Function(softplus, beta=1.0, threshold=20.0),
+    "leaky_relu": Function(piecewise.leaky_relu, negative_slope=0.01),
+    "hardsigmoid": Function(piecewise.hard_sixth),
+    "abs": Function(piecewise.absolute),
+    "neg": Function(piecewise.negative),
+}
+"""Functions of each number alone. A line with an operator of the graph reads and writes it."""
 
 
-def _plain(make: type[Operator]) -> Handler:
-    return lambda b, input: b.emit(make(), b.value(input))
+def _line(line: Function) -> Handler:
+    def call(b: Builder, input: Operand, **given: Any) -> Value:
+        if not given.keys() <= line.parameters.keys():
+            raise Opaque(f"it is told {sorted(given)}")
+        if b.final and line.operator is not None and line.operator.kind in TAILS:
+            return b.step(line.operator.kind, b.value(input))
+        said = ({**line.parameters, **given}[name] for name in line.parameters)
+        return line.read(b.emit, b.value(input), [_number(b, one) for one in said])
+
+    return call
 
 
-def _tail(kind: str) -> Handler:
-    return lambda b, input: b.tail(kind, input)
+def _number(b: Builder, number: Any) -> Any:
+    """A word, or a number as the network's precision has it; an infinite one is left to the operator."""
+    if isinstance(number, str) or (isinstance(number, float) and np.isinf(number)):
+        return number
+    return float(b.numbers(number))
 
 
 def _softmax(kind: str) -> Handler:
     def call(
         b: Builder, input: Operand, dim: int, dtype: object = None, half_to_float: bool = False
     ) -> Value:
+        x = b.value(input)
         if b.shapes[0] is None:
             raise Opaque("it converts to another type")
-        return b.tail(kind, input, dim)
+        axis = own_axis(x, dim)
+        if b.final:
+            # Negative, so that it means the same with and without a batch axis.
+            return b.step(kind, x, axis=axis - len(x.shape))
+        if kind == "LogSoftmax":
+            raise Opaque(NO_RANGE)
+        return b.emit(Softmax(axis), x)
 
     return call
 
@@ -52,10 +92,6 @@ def _hardtanh(b: Builder, input: Operand, min_val: float = -1.0, max_val: float 
     return _clamp(b, input, min_val, max_val)
 
 
-def _leaky_relu(b: Builder, input: Operand, negative_slope: float = 0.01) -> Value:
-    return piecewise.leaky_relu(b.emit, b.value(input), float(b.numbers(negative_slope)))
-
-
 def _prelu(b: Builder, input: Operand, weight: Operand) -> Value:
     """A leaky ReLU with a slope for each channel, or one for all."""
     x, slopes = b.value(input), b.numbers(weight)
@@ -66,17 +102,7 @@ def _prelu(b: Builder, input: Operand, weight: Operand) -> Value:
     behind = 0 if slopes.size == 1 else len(x.shape) - 1
     slopes = slopes.reshape(-1, *(1,) * behind)
     kept = b.stored("weight", weight, (0, *(None,) * behind))
-
-    def emit(operator: Operator, /, *inputs: Value) -> Value:
-        scales = isinstance(operator, Scale) and operator.scale.shape == slopes.shape
-        return b.emit(operator, *inputs, **({"scale": kept} if scales else {}))
-
-    return piecewise.leaky_relu(emit, x, slopes)
-
-
-def _hardsigmoid(b: Builder, input: Operand) -> Value:
-    clipped = piecewise.clip(b.emit, b.emit(Scale.exactly(shift=3.0), b.value(input)), 0.0, 6.0)
-    return b.emit(Scale.divide(np.asarray(6.0)), clipped)
+    return piecewise.bent(b.emit, x, lambda below: b.emit(Scale.exactly(slopes), below, scale=kept))
 
 
 def _extreme(largest: bool) -> Handler:
@@ -90,75 +116,28 @@ def _extreme(largest: bool) -> Handler:
     return call
 
 
-def _softplus(b: Builder, input: Operand, beta: float = 1.0, threshold: float = 20.0) -> Value:
-    if threshold < 20:
-        raise Opaque(f"a softplus that is cut off at {threshold} jumps there")
-    x, factor = b.value(input), b.numbers(beta)
-    if factor == 1:
-        return b.emit(Softplus(threshold), x)
-    if not factor > 0:
-        raise Opaque(f"a softplus with beta = {beta}")
-    return _scaled(b, b.emit(Softplus(threshold), _scaled(b, x, factor)), factor, divide=True)
-
-
-def _scaled(b: Builder, x: Value, factor: Array, *, divide: bool = False) -> Value:
-    return b.emit(Scale.divide(factor) if divide else Scale.exactly(factor), x)
-
-
-def _elu(
-    b: Builder, input: Operand, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
-) -> Value:
-    if input_scale != 1:
-        raise Opaque("an ELU that scales its input")
-    made = b.emit(Elu(float(b.numbers(alpha))), b.value(input))
-    return made if scale == 1 else _scaled(b, made, b.numbers(scale))
-
-
 def _selu(b: Builder, input: Operand) -> Value:
-    return _elu(b, input, _SELU_ALPHA, _SELU_SCALE)
-
-
-def _celu(b: Builder, input: Operand, alpha: float = 1.0) -> Value:
-    factor = b.numbers(alpha)
-    if factor == 1:
-        return _elu(b, input)
-    if not factor > 0:
-        raise Opaque(f"a CELU with alpha = {alpha}")
-    return _scaled(b, b.emit(Elu(), _scaled(b, b.value(input), factor, divide=True)), factor)
-
-
-def _gelu(b: Builder, input: Operand, approximate: str = "none") -> Value:
-    if approximate != "none":
-        raise Opaque(f"GELU by the approximation {approximate!r}")
-    return b.emit(Gelu(), b.value(input))
+    alpha, scale = (float(b.numbers(number)) for number in _SELU)
+    return elu(b.emit, b.value(input), alpha, scale)
 
 
 FUNCTIONS: dict[str, Handler] = {
-    **{name: _plain(kind) for name, kind in PLAIN.items()},
+    **{name: _line(line) for name, line in LINES.items()},
     "relu6": lambda b, input: _clamp(b, input, 0.0, 6.0),
     "hardtanh": _hardtanh,
     "clamp": _clamp,
     "clip": _clamp,
     "clamp_min": _clamp,
     "clamp_max": lambda b, input, max: _clamp(b, input, None, max),
-    "leaky_relu": _leaky_relu,
     "prelu": _prelu,
     "_prelu_kernel": _prelu,
-    "hardsigmoid": _hardsigmoid,
-    "abs": lambda b, input: piecewise.absolute(b.emit, b.value(input)),
     "maximum": _extreme(True),
     "minimum": _extreme(False),
     "max": _extreme(True),
     "min": _extreme(False),
-    "sigmoid": _tail("Sigmoid"),
-    "tanh": _tail("Tanh"),
     "softmax": _softmax("Softmax"),
     "_softmax": _softmax("Softmax"),
     "log_softmax": _softmax("LogSoftmax"),
     "_log_softmax": _softmax("LogSoftmax"),
-    "softplus": _softplus,
-    "elu": _elu,
     "selu": _selu,
-    "celu": _celu,
-    "gelu": _gelu,
 }

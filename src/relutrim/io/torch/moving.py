@@ -211,13 +211,13 @@ _RESHAPED = (
     "squeeze",
     "unsqueeze",
 )
-_SAME = ("contiguous", "clone", "detach", "alias", "lift_fresh_copy", "to", "_to_copy", "type_as")
-_DROPOUT = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout")
+SAME = ("contiguous", "clone", "detach", "alias", "lift_fresh_copy", "to", "_to_copy", "type_as")
+DROPOUT = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout")
 
 MOVING: dict[str, Handler] = {
     **dict.fromkeys(_RESHAPED, _reshaped),
-    **dict.fromkeys(_SAME, _same),
-    **dict.fromkeys(_DROPOUT, _dropout),
+    **dict.fromkeys(SAME, _same),
+    **dict.fromkeys(DROPOUT, _dropout),
     "slice": _slice,
     "narrow": _narrow,
     "select": _select,

@@ -24,7 +24,7 @@ from relutrim.io.torch.aliasing import changes, problem
 from relutrim.io.torch.build import Builder, Opaque, Outside, Value
 from relutrim.io.torch.functions import FUNCTIONS
 from relutrim.io.torch.held import slots
-from relutrim.io.torch.moving import MOVING
+from relutrim.io.torch.moving import DROPOUT, MOVING, SAME
 from relutrim.io.torch.record import Call, Constant, Program, Ref
 from relutrim.io.torch.windows import WINDOWS
 
@@ -39,6 +39,8 @@ def base(kind: str) -> str:
     return kind[:-1] if kind.endswith("_") and not kind.endswith("__") else kind
 
 
+_STEPS = {"sigmoid", "tanh", "softmax", "_softmax", "log_softmax", "_log_softmax", *SAME, *DROPOUT}
+"""The operators that steps of a tail may be, and those that leave values as they are."""
 NEW = frozenset((*AFFINE, *FUNCTIONS, *WINDOWS, "clone", "lift_fresh_copy"))
 """The operators whose results share memory with nothing."""
 
@@ -92,11 +94,10 @@ class _Reader:
                 where=f"input {first.name!r}",
             )
         batch = program.batch
-        self.builder = Builder(
-            Port(first.name, shape, batch if isinstance(batch, int) else "batch"),
-            self.dtype,
-            program.size,
-        )
+        self.used = {name for call in program.calls for name in call.reads if not call.only_sizes}
+        self.used.update(name for name in (*program.outputs, *program.kept) if name is not None)
+        port = Port(first.name, shape, batch if isinstance(batch, int) else "batch")
+        self.builder = Builder(port, self.dtype, program.size, self._final())
         self.values: dict[str, object] = {}
         if program.rows(first, self.dtype) is not None:
             self.values[first.name] = self.builder.input
@@ -104,8 +105,20 @@ class _Reader:
             own = program.rows(other, self.dtype)
             if own is not None:
                 self.values[other.name] = self.builder.fresh(other.name, own)
-        self.used = {name for call in program.calls for name in call.reads if not call.only_sizes}
-        self.used.update(name for name in (*program.outputs, *program.kept) if name is not None)
+
+    def _final(self) -> set[str]:
+        """The calls whose results nothing reads but outputs and steps of tails."""
+        found, taken = set[str](), set(self.program.kept)
+        for call in reversed(self.program.calls):
+            made = {out.name for out in call.outputs if out is not None}
+            if call.only_sizes or not made & self.used:
+                continue
+            if not made & taken:
+                found.add(call.name)
+            rows = all(out is None or self.program.rows(out, self.dtype) is not None for out in call.outputs)
+            if call.name not in found or base(call.kind) not in _STEPS or not rows:
+                taken.update(call.reads)
+        return found
 
     def read(self) -> Reading:
         for name, make in self.program.constants.items():

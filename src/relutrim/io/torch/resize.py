@@ -12,7 +12,7 @@ import numpy as np
 from relutrim.graph import Network, Node
 from relutrim.graph.operators import Convolution, Reshape, Shape, Take
 from relutrim.io.picks import takes_range
-from relutrim.io.torch.plain import PLAIN
+from relutrim.io.torch.functions import LINES
 from relutrim.io.torch.record import Call, Ref
 
 Arguments = Mapping[str, Any]
@@ -54,14 +54,14 @@ def resized(resizing: Resizing) -> Arguments | None:
 _FOLLOWS = {
     *("alias", "clone", "contiguous", "detach", "dropout", "feature_dropout", "to", "_to_copy", "type_as"),
     *("flatten", "unsqueeze", "permute", "transpose", "cat", "concat", "stack", "flip", "mean", "sum"),
-    *("linear", "matmul", "mm", "addmm", "add", "sub", "rsub", "mul", "div", "neg", "batch_norm"),
-    *("native_batch_norm", "_native_batch_norm_legit_no_training", "prelu", "abs", "maximum", "minimum"),
-    *("relu6", "clamp", "clamp_min", "clamp_max", "hardtanh", "leaky_relu", "hardsigmoid"),
+    *("linear", "matmul", "mm", "addmm", "add", "sub", "rsub", "mul", "div", "batch_norm"),
+    *("native_batch_norm", "_native_batch_norm_legit_no_training", "prelu", "maximum", "minimum"),
+    *("relu6", "clamp", "clamp_min", "clamp_max", "hardtanh"),
     *("max_pool1d", "max_pool2d", "max_pool1d_with_indices", "max_pool2d_with_indices"),
     *("avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d"),
     *("adaptive_max_pool1d", "adaptive_max_pool2d", "squeeze", "lift_fresh_copy", "pixel_shuffle"),
-    *PLAIN,
-    *("sigmoid", "tanh", "gelu", "elu", "softplus", "softmax"),
+    *LINES,
+    "softmax",
 }
 """Calls that say nothing of the sizes that may change. (Whether what they mean is meant is seen later.)"""
 

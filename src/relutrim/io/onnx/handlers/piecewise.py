@@ -1,4 +1,4 @@
-"""Piecewise linear functions other than the ReLU: Clip, LeakyRelu, PRelu, HardSigmoid, Abs, Max, Min, Neg."""
+"""Piecewise linear functions with tensors for parameters, or of several values: Clip, PRelu, Max, Min."""
 
 from __future__ import annotations
 
@@ -30,15 +30,9 @@ def clip(call: Call) -> Operand:
     return piecewise.clip(call.emit, call.value(0), low, high)
 
 
-@handles("LeakyRelu", inputs=(1, 1), attributes=("alpha",))
-def leaky_relu(call: Call) -> Operand:
-    """``x`` where positive, else ``alpha x``."""
-    return piecewise.leaky_relu(call.emit, call.value(0), call.number("alpha", 0.01))
-
-
 @handles("PRelu", inputs=(2, 2))
 def prelu(call: Call) -> Operand:
-    """The same with a slope per entry or channel. Behind a plain Elu, one slope makes another Elu."""
+    """A leaky ReLU with a slope per entry or channel. Behind a plain Elu, one slope makes another Elu."""
     value, slope = fitted(call, call.value(0), call.weights(1))
     before = call.graph.nodes.get(value.name)
     plain = before is not None and isinstance(before.operator, Elu) and before.operator.alpha == 1
@@ -47,25 +41,6 @@ def prelu(call: Call) -> Operand:
         return call.emit(Elu(float(slope.reshape(()))), Value(before.inputs[0], value.shape))
     stored = call.where(slope)
     return piecewise.bent(call.emit, value, lambda x: call.emit(Scale.exactly(slope), x, scale=stored))
-
-
-@handles("HardSigmoid", inputs=(1, 1), attributes=("alpha", "beta"))
-def hard_sigmoid(call: Call) -> Operand:
-    """``min(max(alpha x + beta, 0), 1)``."""
-    alpha, beta = call.number("alpha", 0.2), call.number("beta", 0.5)
-    return piecewise.clip(call.emit, call.emit(Scale.exactly(alpha, beta), call.value(0)), 0.0, 1.0)
-
-
-@handles("Abs", inputs=(1, 1))
-def absolute(call: Call) -> Operand:
-    """``|x|``."""
-    return piecewise.absolute(call.emit, call.value(0))
-
-
-@handles("Neg", inputs=(1, 1))
-def negative(call: Call) -> Operand:
-    """``-x``."""
-    return call.emit(Scale.exactly(-1.0), call.value(0))
 
 
 @handles("Max", inputs=(1, None))

@@ -22,16 +22,16 @@ from relutrim.io.onnx.tensors import BATCH_SIZE, FLOATS, STORED, Constant, type_
 _EXACT = {kind: helper.tensor_dtype_to_np_dtype(kind) for kind in STORED}
 
 
-@handles("Identity", inputs=(1, 1), behind_tail=True)
+@handles("Identity", inputs=(1, 1))
 def identity(call: Call) -> Operand:
     """The tensor itself."""
     operand = call.operand(0)
     if isinstance(operand, Tail):
-        return Tail(operand.source, (*operand.steps, TailStep("Identity", call.output)), operand.origin)
+        return Tail(operand.source, (*operand.steps, TailStep("Identity", call.output)))
     return operand
 
 
-@handles("Dropout", inputs=(1, 3), attributes=("ratio", "seed"), behind_tail=True)
+@handles("Dropout", inputs=(1, 3), attributes=("ratio", "seed"))
 def dropout(call: Call) -> Operand:
     """The tensor itself, at inference."""
     if call.has(2) and call.constant(2).array.any():

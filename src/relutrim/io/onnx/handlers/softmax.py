@@ -1,36 +1,27 @@
-"""What may follow the last affine layer and is carried over untouched."""
+"""Softmax and LogSoftmax: steps of a tail, or within the network."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from relutrim.errors import NetworkError, UnsupportedError
-from relutrim.graph import TailStep
-from relutrim.io.onnx.conversion import Call, Operand, Tail, Value, describe, handles
+from relutrim.graph import Softmax
+from relutrim.io.onnx.conversion import BatchAxisError, Call, Operand, Tail, Value, handles
+from relutrim.io.tails import NO_RANGE
 
 
-@handles("Softmax", "LogSoftmax", inputs=(1, 1), attributes=("axis",), behind_tail=True)
+@handles("Softmax", "LogSoftmax", inputs=(1, 1), attributes=("axis",))
 def softmax(call: Call) -> Operand:
-    """A step of the tail; the reader refuses it where anything but the end of the graph follows."""
-    return _step(call, {"axis": _axis(call, _before(call).source)})
-
-
-@handles("Sigmoid", "Tanh", inputs=(1, 1), behind_tail=True)
-def squash(call: Call) -> Operand:
-    """A step of the tail that looks at each number alone."""
-    return _step(call, {})
-
-
-def _step(call: Call, attributes: Mapping[str, int]) -> Tail:
-    before = _before(call)
-    step = TailStep(call.node.op_type, call.output, attributes)
-    return Tail(before.source, (*before.steps, step), before.origin)
-
-
-def _before(call: Call) -> Tail:
-    """What the node reads, as a tail that has no step yet if it is a value of the network."""
+    """A step of a tail where nothing else reads it; else it may not mix the rows of a batch."""
     operand = call.operand(0)
-    return operand if isinstance(operand, Tail) else Tail(call.value(0), (), describe(call.node))
+    value = operand.source if isinstance(operand, Tail) else call.value(0)
+    axis = _axis(call, value)
+    if call.final:
+        return call.step(axis=axis)
+    if call.node.op_type == "LogSoftmax":
+        raise UnsupportedError(f"{NO_RANGE}: cut the model in two there")
+    own = axis % (len(value.shape) + call.batched) - call.batched
+    if own < 0:
+        raise BatchAxisError("it is a softmax along the batch axis")
+    return call.emit(Softmax(own), value)
 
 
 def _axis(call: Call, value: Value) -> int:

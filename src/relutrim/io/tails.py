@@ -1,0 +1,40 @@
+"""What may follow the last affine layer, and what it computes.
+
+A step of a tail is an operator of a kind in :data:`TAILS` that nothing but outputs and other steps read. A
+sigmoid that something else reads is an operator like any other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relutrim.errors import CheckFailed
+from relutrim.graph import Output
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TAILS = ("Sigmoid", "Tanh", "Softmax", "LogSoftmax")
+"""The kinds of steps, besides an Identity between them."""
+NO_RANGE = "a LogSoftmax has no range that is known beforehand, so it is only carried over at the very end"
+
+
+def behind_tail(output: Output, value: Tensor, *, batched: bool = True) -> Tensor:
+    """What the tail of an output makes of a batch of values; its axes count the batch if there is one."""
+    for step in output.tail:
+        axis = int(step.attributes.get("axis", -1))
+        axis += not batched and axis >= 0
+        match step.kind:
+            case "Softmax":
+                value = value.softmax(axis)
+            case "LogSoftmax":
+                value = value.log_softmax(axis)
+            case "Sigmoid":
+                value = value.sigmoid()
+            case "Tanh":
+                value = value.tanh()
+            case "Identity":
+                pass
+            case kind:
+                raise CheckFailed(f"relutrim cannot check the {kind} before output {output.name!r}")
+    return value
