@@ -341,6 +341,12 @@ def test_squashed_outputs(kind):
     assert (output.source, [step.kind for step in output.tail]) == ("r", [kind])
 
 
+def test_a_dropout_behind_a_tail_is_an_identity():
+    nodes = [op("Relu", ["x"], "r"), op("Softmax", ["r"], "p", axis=1), op("Dropout", ["p"])]
+    (output,) = assert_reads(model(nodes, ["n", 3])).outputs
+    assert (output.source, [step.kind for step in output.tail]) == ("r", ["Softmax", "Identity"])
+
+
 SOFTMAXES = [  # opset, shape, axis, the axis in the sense of opset 13
     (11, ["n", 3], None, 1),
     (13, ["n", 3], None, -1),

@@ -10,6 +10,8 @@ from typing import TypeAlias
 import numpy as np
 
 from relutrim.graph import Curve, Erf, Gelu, Mish, Node, Operator, Scale, Sigmoid, Silu, Softplus, Tanh
+from relutrim.graph.operators import Array
+from relutrim.io.building import Building, Value
 
 Find: TypeAlias = Callable[[str], Node | None]
 """The node that makes the value of a name; None for the input."""
@@ -19,6 +21,24 @@ _NEAR = 3
 """So many numbers on both sides of a rounded reciprocal may be the divisor. Near the root of 2 no two of them
 have the same.
 """
+
+
+def product(graph: Building, x: Value, y: Value) -> Value | None:
+    """The product of two values if it is a function with a name."""
+    found = gate(graph.nodes.get, x.name, y.name, graph.dtype)
+    if found is None:
+        return None
+    graph.absorb(found[0], x.name, y.name)
+    return graph.chain(Value(found[0], x.shape), found[1])
+
+
+def half(graph: Building, x: Value, factor: Array) -> Value | None:
+    """``factor`` times a value if that halves twice a GELU."""
+    found = halved_gelu(graph.nodes.get, x.name, factor)
+    if found is None:
+        return None
+    graph.absorb(found[0], x.name)
+    return graph.emit(found[1], Value(found[0], x.shape))
 
 
 def gate(find: Find, one: str, other: str, dtype: str) -> tuple[str, list[Operator]] | None:
@@ -50,7 +70,7 @@ def gate(find: Find, one: str, other: str, dtype: str) -> tuple[str, list[Operat
     return None
 
 
-def halved_gelu(find: Find, name: str, factor: np.ndarray) -> tuple[str, Gelu] | None:
+def halved_gelu(find: Find, name: str, factor: Array) -> tuple[str, Gelu] | None:
     """The value ``x`` and the GELU if ``factor`` times the value ``name`` is ``gelu(x)``: that is, 0.5 times
     twice it.
     """

@@ -1,10 +1,9 @@
 """The state of reading one graph, and what a handler sees of it.
 
-A tensor of the ONNX graph is one of four things: a :class:`Constant`, a :class:`Value` of the network, a
-:class:`Tail`, something behind a softmax or its like that ends the graph, or :class:`Unknown`. Handlers
-(:mod:`relutrim.io.onnx.handlers`) take a :class:`Call`, emit operators and return what the node's output is
-(or its outputs are); naming it and saying where things went wrong is done for them. A handler that raises
-:class:`UnsupportedError` has met something that relutrim does not represent: the node is opaque then.
+A tensor of the ONNX graph is a :class:`Constant`, a :class:`Value` of the network, or :class:`Unknown`.
+Handlers (:mod:`relutrim.io.onnx.handlers`) take a :class:`Call`, emit operators and return what the node's
+output is (or its outputs are); naming it and saying where things went wrong is done for them. A handler that
+raises :class:`UnsupportedError` has met something that relutrim does not represent: the node is opaque then.
 """
 
 from __future__ import annotations
@@ -18,9 +17,11 @@ import onnx
 from onnx import AttributeProto
 
 from relutrim.errors import InputError, NetworkError, UnsupportedError
-from relutrim.graph import Fresh, Linear, Node, Operator, Port, Reshape, Scale, TailStep
+from relutrim.graph import Linear, Node, Operator, Port, Reshape, Scale, TailStep
 from relutrim.graph.operators import Array, BatchNorm, Convolution, Shape
 from relutrim.graph.origin import Origin, Stored
+from relutrim.io.building import Building
+from relutrim.io.building import Value as Value
 from relutrim.io.onnx.tensors import BATCH_SIZE, FLOATS, Constant
 from relutrim.io.onnx.types import Types
 from relutrim.io.sizes import Room, TooLarge
@@ -28,22 +29,6 @@ from relutrim.io.sizes import Room, TooLarge
 
 class BatchAxisError(UnsupportedError):
     """A node that does not treat axis 0 as a batch of independent inputs."""
-
-
-@dataclass(frozen=True)
-class Value:
-    """A value of the network; ``shape`` is without the batch axis."""
-
-    name: str
-    shape: Shape
-
-
-@dataclass(frozen=True)
-class Tail:
-    """What becomes of ``source`` at the very end, beyond what the network represents."""
-
-    source: Value
-    steps: tuple[TailStep, ...]
 
 
 @dataclass(frozen=True)
@@ -55,7 +40,7 @@ class Unknown:
 
 
 MadeT = TypeVar("MadeT")
-Operand: TypeAlias = Constant | Value | Tail
+Operand: TypeAlias = Constant | Value
 Tensor: TypeAlias = Operand | Unknown
 
 
@@ -70,29 +55,29 @@ def key_of(node: onnx.NodeProto) -> str:
     return next(str(name) for name in node.output if name)
 
 
-@dataclass
-class Conversion:
-    """A graph on its way to a network: what each tensor is, and the nodes made so far."""
+class Conversion(Building):
+    """A graph on its way to a network: what each tensor is, and the nodes made so far. ``kept`` are the
+    constants that the file stores, ``final`` the tensors that nothing reads but outputs and steps of tails.
+    """
 
-    port: Port
-    dtype: str
-    opset: int
-    taken: set[str]
-    readers: Mapping[str, Sequence[onnx.NodeProto]]
-    types: Types
-    kept: Collection[str]
-    final: Collection[str]
-    tensors: dict[str, Tensor]
-    nodes: dict[str, Node] = field(default_factory=dict)
-    shapes: dict[str, Shape] = field(default_factory=dict)
-    given: dict[str, frozenset[str]] = field(default_factory=dict)
-    pinned: dict[str, None] = field(default_factory=dict)
-    measured: list[tuple[Value, str]] = field(default_factory=list)
-    room: Room = field(default_factory=Room)
-
-    def __post_init__(self) -> None:
-        self.shapes[self.port.name] = self.port.shape
-        self.room.value(self.port.shape, "the input is a value")
+    def __init__(
+        self,
+        port: Port,
+        dtype: str,
+        opset: int,
+        room: Room,
+        types: Types,
+        *,
+        tensors: dict[str, Tensor],
+        readers: Mapping[str, Sequence[onnx.NodeProto]],
+        kept: Collection[str],
+        final: Collection[str],
+    ) -> None:
+        super().__init__(port, dtype, room, (*tensors, *readers))
+        self.opset, self.types, self.tensors, self.readers = opset, types, tensors, readers
+        self.kept, self.final = kept, final
+        self.given: dict[str, frozenset[str]] = {}
+        self.measured: list[tuple[Value, str]] = []
 
     @property
     def batched(self) -> bool:
@@ -137,10 +122,8 @@ class Conversion:
 
     def add(self, tensor: Unknown, shape: Shape) -> Value:
         """A value of this shape that comes from nowhere."""
-        origin = None if tensor.key is None else Origin((tensor.key,))
-        self.nodes[tensor.name] = Node(tensor.name, Fresh(shape), (), origin)
-        self.shapes[tensor.name] = shape
-        self.tensors[tensor.name] = value = Value(tensor.name, shape)
+        value = self.fresh(tensor.name, shape, None if tensor.key is None else Origin((tensor.key,)))
+        self.tensors[tensor.name] = value
         return value
 
     def hide(self, node: onnx.NodeProto, reads: Sequence[str]) -> None:
@@ -150,37 +133,18 @@ class Conversion:
             self.pin(self.tensors[name])
         self.tensors.update({name: Unknown(name, key) for name in node.output if name})
 
-    def pin(self, tensor: Tensor) -> None:
-        """Demand that a value stays as it is."""
-        value = tensor.source if isinstance(tensor, Tail) else tensor
+    def pin(self, value: object) -> None:
+        """Demand that a value stays as it is, unless it comes from nowhere."""
         if isinstance(value, Value) and not self.is_fresh(value.name):
-            self.pinned[value.name] = None
+            super().pin(value)
 
-    def is_fresh(self, name: str) -> bool:
-        """Whether a value comes from nowhere."""
-        return name in self.nodes and isinstance(self.nodes[name].operator, Fresh)
-
-    def fresh(self, stem: str) -> str:
-        """A name that no tensor of the file and no node has."""
-        name, count = stem, 1
-        while name in self.taken:
-            count += 1
-            name = f"{stem}_{count}"
-        self.taken.add(name)
-        return name
-
-    def settle(self, name: str, result: Operand, made: set[str], key: str) -> None:
+    def settle(self, name: str, result: Operand) -> None:
         """Record what the tensor ``name`` is; a value that its own node made takes the tensor's name."""
-        if isinstance(result, Value):
-            if result.name in made:
-                node = self.nodes.pop(result.name)
-                self.taken.discard(result.name)
-            else:
-                node = Node("", Reshape(result.shape, result.shape), (result.name,), Origin((key,)))
-            self.nodes[name] = replace(node, name=name)
+        if isinstance(result, Value) and not result.tail:
+            if result.name not in self.made:
+                result = self.emit(Reshape(result.shape, result.shape), result)
             self.given[name] = self.given.get(result.name, frozenset())
-            self.shapes[name] = result.shape
-            result = Value(name, result.shape)
+            result = self.renamed(result, name)
         self.tensors[name] = result
 
 
@@ -190,13 +154,10 @@ class Call:
 
     node: onnx.NodeProto
     graph: Conversion
-    made: set[str] = field(default_factory=set)
-    removed: list[Node] = field(default_factory=list)
     read: list[tuple[int, Array]] = field(default_factory=list)
-    sources: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.sources = (self.key,)
+        self.graph.begin(self.key, next(iter(self.node.output), ""))
 
     @property
     def key(self) -> str:
@@ -218,12 +179,10 @@ class Call:
         """Whether nothing but outputs and steps of tails reads what the node makes."""
         return self.output in self.graph.final
 
-    def step(self, **attributes: int) -> Tail:
+    def step(self, kind: str, **attributes: int) -> Value:
         """A step of a tail."""
-        operand = self.operand(0)
-        before = operand if isinstance(operand, Tail) else Tail(self.value(0), ())
-        step = TailStep(self.node.op_type, self.output, attributes)
-        return Tail(before.source, (*before.steps, step))
+        before = self.value(0)
+        return replace(before, tail=(*before.tail, TailStep(kind, self.output, attributes)))
 
     @property
     def count(self) -> int:
@@ -351,45 +310,17 @@ class Call:
         """Apply an operator; the result is the tensor of the node if the handler returns it. ``fields`` are
         those that come from inputs of the node, and where they are stored.
         """
-        shape = operator.output_shape([value.shape for value in inputs])
-        self.graph.room.make(operator, shape)
-        name = self.graph.fresh(f"{self.output}/{operator.kind.lower()}")
-        origin = Origin(self.sources, {field: found for field, found in fields.items() if found is not None})
-        self.graph.nodes[name] = Node(name, operator, tuple(value.name for value in inputs), origin)
-        self.graph.given[name] = frozenset(fields)
-        self.graph.shapes[name] = shape
-        self.made.add(name)
-        return Value(name, shape)
+        made = self.graph.emit(operator, *inputs, **fields)
+        self.graph.given[made.name] = frozenset(fields)
+        return made
 
     def chain(self, value: Value, operators: Sequence[Operator]) -> Value:
         """Apply operators one after the other."""
-        for operator in operators:
-            value = self.emit(operator, value)
-        return value
+        return self.graph.chain(value, operators)
 
     def reshaped(self, value: Value, shape: Shape) -> Value:
         """The same numbers in another shape."""
-        return value if value.shape == shape else self.emit(Reshape(value.shape, shape), value)
-
-    def undo(self) -> None:
-        """Leave the graph as it was before the handler ran."""
-        for name in self.made:
-            self.graph.nodes.pop(name, None)
-        for node in self.removed:
-            if node.name not in self.made:
-                self.graph.nodes[node.name] = node
-
-    def through(self, names: Sequence[str], end: str) -> None:
-        """What is emitted from here on stands for the nodes between ``end`` and ``names``, too."""
-        waiting, found = list(names), dict.fromkeys(self.sources)
-        while waiting:
-            name = waiting.pop()
-            if name != end:
-                node = self.graph.nodes[name]
-                assert node.origin is not None
-                found.update(dict.fromkeys(node.origin.nodes))
-                waiting += node.inputs
-        self.sources = tuple(found)
+        return self.graph.reshaped(value, shape)
 
     def shifted(self, value: Value, constant: Array, stored: Array, sign: float = 1.0) -> Value:
         """``value + constant``, where the constant broadcasts into the value; ``stored`` is a view of the
@@ -399,7 +330,7 @@ class Call:
         Add are one layer, as they are in Gemm, and Mul and Add one Scale.
         """
         node = self.graph.nodes.get(value.name)
-        alone = value.name in self.made or self.graph.alone(value.name)
+        alone = value.name in self.graph.made or self.graph.alone(value.name)
         given = self.graph.given.get(value.name, frozenset())
         joint = _with_shift(node, constant, given) if node is not None and alone else None
         if node is None or joint is None:
@@ -408,10 +339,10 @@ class Call:
         field = stored if name == "shift" else stored.reshape(-1)
         known = {name: self.where(field, sign) if field.shape == getattr(operator, name).shape else None}
         assert node.origin is not None
-        self.sources = tuple(dict.fromkeys([*node.origin.nodes, *self.sources]))
+        self.graph.sources = tuple(dict.fromkeys([*node.origin.nodes, *self.graph.sources]))
         inputs = (Value(name, self.graph.shapes[name]) for name in node.inputs)
         made = self.emit(operator, *inputs, **node.origin.fields, **known)
-        self.removed.append(self.graph.nodes.pop(value.name))
+        self.graph.remove(value.name)
         self.graph.given[made.name] |= given
         return made
 

@@ -27,8 +27,7 @@ from onnx import defs
 
 from relutrim.errors import InputError, NetworkError, RelutrimError, UnsupportedError
 from relutrim.graph import Network, Node, Output, Port, Reshape
-from relutrim.graph.graph import live
-from relutrim.graph.sharing import Slot, shared_tensors
+from relutrim.graph.sharing import Slot
 from relutrim.io.files import read_bytes
 from relutrim.io.onnx import handlers as _handlers  # noqa: F401  (fills the registry)
 from relutrim.io.onnx.conversion import (
@@ -36,7 +35,6 @@ from relutrim.io.onnx.conversion import (
     BatchAxisError,
     Call,
     Conversion,
-    Tail,
     Tensor,
     Unknown,
     Value,
@@ -276,20 +274,19 @@ def _convert(source: _Source, port: Port) -> Reading:
             readers[name].append(node)
     for entry in graph.output:
         readers[entry.name].append(onnx.NodeProto())
-    taken = {*tensors, *(name for node in graph.node for name in node.output), *readers}
     kept = {*source.constants, *(node.output[0] for node in nodes if node.op_type == "Constant")}
     conversion = Conversion(
         port,
         source.dtype,
         source.opset,
-        taken,
-        readers,
+        Room(source.size),
         source.types,
-        kept,
-        _final(source),
-        tensors,
-        room=Room(source.size),
+        tensors=tensors,
+        readers=readers,
+        kept=kept,
+        final=_final(source),
     )
+    conversion.taken.update(name for node in graph.node for name in node.output)
     mixes, opaque = False, dict[str, str]()
     for node in nodes:
         call = Call(node, conversion)
@@ -304,18 +301,15 @@ def _convert(source: _Source, port: Port) -> Reading:
         except UnsupportedError as error:
             mixes = mixes or isinstance(error, BatchAxisError)
             opaque[call.key] = str(error.at(describe(node)))
-            call.undo()
+            conversion.undo()
             conversion.hide(node, [name for name in _reads(node) if name in tensors])
         except RelutrimError as error:
             raise error.at(describe(node)) from None
     for value, sizes in conversion.measured:
         if not all(picks_first(conversion, node, sizes) for node in readers[sizes]):
             conversion.pin(value)
-    outputs = _outputs(conversion)
-    wanted = [*(output.source for output in outputs), *conversion.pinned]
-    read = live(conversion.nodes.values(), wanted)  # handlers made others and then went around them
-    shared = shared_tensors(read, _slots(graph, conversion), conversion.root)
-    network = Network(port, read, outputs, source.dtype, source.metadata, tuple(conversion.pinned), shared)
+    outputs, slots = _outputs(conversion), _slots(graph, conversion)
+    network = conversion.network(outputs, source.metadata, slots, root=conversion.root)
     return Reading(network, opaque, mixes)
 
 
@@ -367,13 +361,13 @@ def _convert_node(call: Call) -> None:
     if strange:
         raise InputError(f"it has attributes {sorted(strange)}, which {node.op_type} does not have")
     made = folded(call) or entry.handle(call)
-    results = [made] if isinstance(made, Constant | Value | Tail) else made
+    results = [made] if isinstance(made, Constant | Value) else made
     for extra in node.output[len(results) :]:
         if extra and conversion.readers.get(extra):
             raise UnsupportedError(f"its result {extra!r} is used; relutrim represents the first one only")
     for name, result in zip(node.output, results, strict=False):
         if result is not None:
-            conversion.settle(name, result, call.made, call.key)
+            conversion.settle(name, result)
 
 
 def _outputs(conversion: Conversion) -> tuple[Output, ...]:
@@ -400,8 +394,8 @@ def _output(conversion: Conversion, name: str) -> Output | None:
     operand = conversion.tensors.get(name)
     if operand is None:
         raise NetworkError("nothing makes it", where=f"output {name!r}")
-    if isinstance(operand, Tail):
-        return Output(name, operand.source.name, operand.steps)
+    if isinstance(operand, Value) and operand.tail:
+        return Output(name, operand.name, operand.tail)
     if not isinstance(operand, Value) or conversion.is_fresh(operand.name):
         return None
     source = name

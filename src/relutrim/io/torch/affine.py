@@ -11,7 +11,7 @@ from relutrim.graph import Add, BatchNorm, Concat, Linear, Mean, Scale, Take
 from relutrim.graph.operators import Array
 from relutrim.graph.operators.moving import Index
 from relutrim.graph.origin import Stored
-from relutrim.io.gates import gate, halved_gelu
+from relutrim.io.gates import half, product
 from relutrim.io.picks import take
 from relutrim.io.torch.build import Builder, Handler, Opaque, Operand, Value
 from relutrim.io.torch.record import Constant
@@ -127,20 +127,12 @@ def _mul(b: Builder, input: Operand, other: Operand) -> Value:
     x = b.value(one)
     if isinstance(factor, Value):
         y = b.value(factor)
-        found = gate(b.find, x.name, y.name, b.dtype)
+        found = product(b, x, y)
         if found is None:
             raise Opaque("a product of two values")
-        b.absorb(found[0], x.name, y.name)
-        start = Value(found[0], x.shape)
-        for operator in found[1]:
-            start = b.emit(operator, start)
-        return start
+        return found
     scale, lost = b.beside(factor, x)
-    whole = halved_gelu(b.find, x.name, scale)
-    if whole is not None:
-        b.absorb(whole[0], x.name)
-        return b.emit(whole[1], Value(whole[0], x.shape))
-    return b.emit(Scale.exactly(scale), x, scale=_kept(b, factor, scale, lost))
+    return half(b, x, scale) or b.emit(Scale.exactly(scale), x, scale=_kept(b, factor, scale, lost))
 
 
 def _div(b: Builder, input: Operand, other: Operand, rounding_mode: str | None = None) -> Value:

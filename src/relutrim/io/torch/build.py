@@ -18,11 +18,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from relutrim.errors import NetworkError, UnsupportedError
-from relutrim.graph import Fresh, Network, Node, Operator, Output, Port, TailStep
-from relutrim.graph.graph import live
+from relutrim.graph import Network, Output, Port, TailStep
 from relutrim.graph.operators import Array, Shape
 from relutrim.graph.origin import Origin, Stored
-from relutrim.graph.sharing import Slot, shared_tensors
+from relutrim.graph.sharing import Slot
+from relutrim.io.building import Building
+from relutrim.io.building import Value as Value
 from relutrim.io.sizes import Room, TooLarge, check_graph
 from relutrim.io.torch.record import Call, Constant
 
@@ -36,15 +37,6 @@ class Contradiction(NetworkError):
 
 
 @dataclass(frozen=True)
-class Value:
-    """A value of the graph; ``tail`` are the steps that follow the node of that name."""
-
-    name: str
-    shape: Shape
-    tail: tuple[TailStep, ...] = ()
-
-
-@dataclass(frozen=True)
 class Outside:
     """Something that is not followed."""
 
@@ -54,23 +46,17 @@ Shapes: TypeAlias = tuple[Shape | None, ...]
 Handler: TypeAlias = Callable[..., Any]
 
 
-class Builder:
+class Builder(Building):
     """Collects the nodes of a network, call by call."""
 
     def __init__(self, port: Port, dtype: str, size: int, final: Collection[str] = ()) -> None:
-        self.port, self.dtype, self.size, self._final = port, dtype, size, final
-        self.room = Room(size)
-        self.room.value(port.shape, "the input is a value")
+        super().__init__(port, dtype, Room(size), ())
+        self.size, self._final = size, final
         self.input = Value(port.name, port.shape)
         self.call = Call("", "", {}, ())
         self.operands: Mapping[str, Any] = {}
-        self.shapes: Shapes = ()
+        self.recorded: Shapes = ()
         """What the call makes, as recorded, without the batch axis; None for what is not followed."""
-        self._name = ""
-        self._nodes: dict[str, Node] = {}
-        self._names = {port.name}
-        self._pinned: dict[str, None] = {}
-        self._also: tuple[str, ...] = ()
 
     # What handlers ask for
 
@@ -136,15 +122,6 @@ class Builder:
             home.tensor, self.call.name, self.call.place(argument), own, home.rank, sign * home.sign
         )
 
-    def emit(self, operator: Operator, *inputs: Value, **fields: Stored | None) -> Value:
-        """Apply an operator; ``fields`` say where its numbers are kept."""
-        shape = operator.output_shape([value.shape for value in inputs])
-        self.room.make(operator, shape)
-        name = self._unique(f"{self._name}_{operator.kind.lower()}")
-        origin = Origin((self.call.name,), {key: one for key, one in fields.items() if one is not None})
-        self._nodes[name] = Node(name, operator, tuple(value.name for value in inputs), origin)
-        return Value(name, shape)
-
     @property
     def final(self) -> bool:
         """Whether nothing but outputs and steps of tails reads what the call makes."""
@@ -152,23 +129,8 @@ class Builder:
 
     def step(self, kind: str, x: Value, **attributes: int) -> Value:
         """A step of a tail."""
-        name = self._unique(self._name)
+        name = self.unique(self.stem)
         return replace(x, tail=(*x.tail, TailStep(kind, name, attributes)))
-
-    def find(self, name: str) -> Node | None:
-        """The node that makes a value; None for the input."""
-        return self._nodes.get(name)
-
-    def absorb(self, start: str, *ends: str) -> None:
-        """What is emitted by this call stands for the nodes between ``start`` and ``ends`` too."""
-        found: dict[str, None] = {}
-        waiting = list(ends)
-        while waiting:
-            node = self._nodes.get(name := waiting.pop())
-            if name != start and node is not None:
-                found.update(dict.fromkeys(node.origin.nodes if node.origin else ()))
-                waiting += node.inputs
-        self._also = tuple(found)
 
     # Calls
 
@@ -176,9 +138,8 @@ class Builder:
         self, call: Call, name: str, shapes: Shapes, handler: Handler, operands: Mapping[str, Any]
     ) -> Any:
         """What a handler makes of a call, named ``name``; :class:`Opaque` if it does not know the form."""
-        self.call, self.operands, self.shapes = call, operands, shapes
-        self._name, self._also = name, ()
-        before = len(self._nodes)
+        self.call, self.operands, self.recorded = call, operands, shapes
+        self.begin(call.name, name)
         try:
             made = handler(self, **operands)
             if not isinstance(made, tuple) and any(call.outputs[1:]):
@@ -188,19 +149,11 @@ class Builder:
         except (Contradiction, TooLarge):
             raise
         except (Opaque, NetworkError, UnsupportedError, TypeError, IndexError) as error:
-            for last in list(self._nodes)[before:]:
-                del self._nodes[last]
-                self._names.discard(last)
+            self.undo()
             raise Opaque(str(error)) from error
-        own = list(self._nodes)[before:]
-        for key in own:
-            node = self._nodes[key]
-            if self._also and node.origin is not None and node.origin.nodes == (call.name,):
-                origin = replace(node.origin, nodes=(call.name, *self._also))
-                self._nodes[key] = replace(node, origin=origin)
         several = isinstance(made, tuple)
         labels = [out.name if several and out is not None else name for out in call.outputs]
-        named = tuple(self._renamed(part, label, own) for part, label in zip(parts, labels, strict=False))
+        named = tuple(self._named(part, label) for part, label in zip(parts, labels, strict=False))
         return named if several else named[0]
 
     @staticmethod
@@ -213,46 +166,32 @@ class Builder:
             if part.shape != shape:
                 raise Contradiction(f"it makes a value of shape {part.shape}, and {shape} is recorded for it")
 
-    def _renamed(self, part: Any, name: str, own: Sequence[str]) -> Any:
-        if not isinstance(part, Value) or part.tail or part.name not in own:
+    def _named(self, part: Any, name: str) -> Any:
+        """A result; a value that this call made takes the name, or one like it."""
+        if not isinstance(part, Value) or part.tail or part.name not in self.made:
             return part
-        node = self._nodes.pop(part.name)
-        self._names.discard(part.name)
-        name = self._unique(name)
-        self._nodes[name] = replace(node, name=name)
-        return replace(part, name=name)
+        self.taken.discard(part.name)
+        return self.renamed(part, self.unique(name))
 
     def opaque(
         self, call: Call, name: str, shapes: Shapes, operands: Sequence[object]
     ) -> list[Value | Outside]:
         """An opaque node: what it reads stays as it is, what it makes is anything."""
-        self.pin(operands)
+        for operand in operands:
+            self.pin(operand)
         made: list[Value | Outside] = []
         for out, shape in zip(call.outputs, shapes, strict=True):
             if out is None or shape is None:
                 made.append(Outside())
             else:
                 label = name if len(call.outputs) == 1 else out.name
-                made.append(self.fresh(label, shape, Origin((call.name,))))
+                made.append(self.anything(label, shape, Origin((call.name,))))
         return made
 
-    def pin(self, operands: Sequence[object]) -> None:
-        """Values must stay as they are."""
-        for operand in operands:
-            if isinstance(operand, Value):
-                self._pinned[self.value(operand).name] = None
-
-    @property
-    def pinned(self) -> tuple[str, ...]:
-        """The values that must stay as they are."""
-        return tuple(self._pinned)
-
-    def fresh(self, name: str, shape: Shape, origin: Origin | None = None) -> Value:
-        """A value that may be anything."""
+    def anything(self, name: str, shape: Shape, origin: Origin | None = None) -> Value:
+        """A value that may be anything, under this name or one like it."""
         self.room.value(shape)
-        name = self._unique(name)
-        self._nodes[name] = Node(name, Fresh(shape), (), origin)
-        return Value(name, shape)
+        return self.fresh(self.unique(name), shape, origin)
 
     def finish(
         self, outputs: Sequence[object], metadata: Mapping[str, str], readers: Mapping[str, Collection[Slot]]
@@ -261,36 +200,17 @@ class Builder:
         nodes read; ``readers`` are the arguments of calls that read each tensor of the state.
         """
         values = [(place, value) for place, value in enumerate(outputs) if isinstance(value, Value)]
-        if not values and self._pinned:
+        if not values:
             # What comes out is made by opaque nodes alone.
-            values = [(place, self._named(name)) for place, name in enumerate(self._pinned)]
+            values = [(place, Value(name, self.shapes[name])) for place, name in enumerate(self.pinned)]
         if not values:
             raise UnsupportedError("nothing that the program returns depends on its input, row by row")
         made: list[Output] = []
         for place, value in values:
             name = "output" if len(outputs) == 1 else f"output_{place}"
             if name != value.name or value.tail:
-                name = self._unique(name)
+                name = self.unique(name)
             made.append(Output(name, value.name, value.tail))
-        nodes = live(self._nodes.values(), [*(output.source for output in made), *self.pinned])
-        shared = shared_tensors(nodes, readers)
-        network = Network(self.port, nodes, tuple(made), self.dtype, metadata, self.pinned, shared)
+        network = self.network(made, metadata, readers)
         check_graph(network, self.size)
         return network
-
-    def _named(self, name: str) -> Value:
-        return self.input if name == self.input.name else Value(name, self._shape(name))
-
-    def _shape(self, name: str) -> Shape:
-        if name == self.port.name:
-            return self.port.shape
-        node = self._nodes[name]
-        return node.operator.output_shape([self._shape(read) for read in node.inputs])
-
-    def _unique(self, name: str) -> str:
-        candidate, count = name, 0
-        while candidate in self._names:
-            count += 1
-            candidate = f"{name}_{count}"
-        self._names.add(candidate)
-        return candidate

@@ -63,7 +63,7 @@ def _softmax(kind: str) -> Handler:
         b: Builder, input: Operand, dim: int, dtype: object = None, half_to_float: bool = False
     ) -> Value:
         x = b.value(input)
-        if b.shapes[0] is None:
+        if b.recorded[0] is None:
             raise Opaque("it converts to another type")
         axis = own_axis(x, dim)
         if b.final:

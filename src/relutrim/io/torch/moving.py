@@ -19,7 +19,7 @@ _MODES = {"replicate": "edge", "circular": "wrap"}
 
 def _reshaped(b: Builder, input: Operand, **_: object) -> Value:
     """The same numbers in the recorded shape: both have a row for each input, in the same order."""
-    x, (shape, *_rest) = b.value(input), b.shapes
+    x, (shape, *_rest) = b.value(input), b.recorded
     if shape is None:
         raise Opaque("it does not keep the batch as the first axis")
     return b.emit(Reshape(x.shape, shape), x)
@@ -27,7 +27,7 @@ def _reshaped(b: Builder, input: Operand, **_: object) -> Value:
 
 def _same(b: Builder, input: Operand, **_: object) -> Value:
     """The value as it is, in the same type."""
-    if b.shapes[0] is None:
+    if b.recorded[0] is None:
         raise Opaque("it converts to another type")
     if isinstance(input, Value) and input.tail:
         return input
@@ -53,7 +53,7 @@ def _slice(
     x = b.value(input)
     if dim % (len(x.shape) + 1) == 0:
         # A slice of the batch that is as long as the batch is all of it.
-        return _same(b, x) if b.shapes[0] == x.shape else _unknown("it takes a part of the batch")
+        return _same(b, x) if b.recorded[0] == x.shape else _unknown("it takes a part of the batch")
     axis = own_axis(x, dim)
     numbers = [
         one if isinstance(one, int) or one is None else _unknown("its ends are computed")
@@ -137,7 +137,7 @@ def _flip(b: Builder, input: Operand, dims: Sequence[int]) -> Value:
 
 
 def _expand(b: Builder, input: Operand, **_: object) -> Value:
-    x, shape = b.value(input), b.shapes[0]
+    x, shape = b.value(input), b.recorded[0]
     if shape is None or len(shape) != len(x.shape):
         raise Opaque("it moves the batch axis")
     return _same(b, x) if shape == x.shape else expanded(b, x, shape)

@@ -104,7 +104,7 @@ class _Reader:
         for other in others:
             own = program.rows(other, self.dtype)
             if own is not None:
-                self.values[other.name] = self.builder.fresh(other.name, own)
+                self.values[other.name] = self.builder.anything(other.name, own)
 
     def _final(self) -> set[str]:
         """The calls whose results nothing reads but outputs and steps of tails."""
@@ -136,7 +136,8 @@ class _Reader:
                 if out is not None:
                     self.values[out.name] = value
         results = [None if name is None else self.values.get(name) for name in self.program.outputs]
-        self.builder.pin([self.values.get(name) for name in self.program.kept])
+        for name in self.program.kept:
+            self.builder.pin(self.values.get(name))
         if not self.builder.pinned and not any(isinstance(value, Value) for value in results):
             results = self._stand_in(results)
         constants = {name: one for name, one in self.values.items() if isinstance(one, Constant)}
@@ -160,7 +161,7 @@ class _Reader:
             tensor = made.get(name or "")
             shape = None if tensor is None else self.program.rows(tensor, tensor.dtype)
             if tensor is not None and shape is not None and not isinstance(value, Constant):
-                found[place] = self.builder.fresh(self.names.get(tensor.name, tensor.name), shape)
+                found[place] = self.builder.anything(self.names.get(tensor.name, tensor.name), shape)
                 break
         return found
 

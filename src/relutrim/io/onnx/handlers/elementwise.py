@@ -10,7 +10,7 @@ import numpy as np
 from relutrim.errors import UnsupportedError
 from relutrim.graph import Add, Scale
 from relutrim.graph.operators import Array
-from relutrim.io.gates import gate, halved_gelu
+from relutrim.io.gates import half, product
 from relutrim.io.onnx.conversion import Call, Operand, Value, handles
 from relutrim.io.onnx.handlers.broadcast import fitted, same_shape
 
@@ -47,19 +47,14 @@ def subtract(call: Call) -> Operand:
 def multiply(call: Call) -> Operand:
     """``x * c`` or ``c * x``, or a product that is a function with a name."""
     side = 1 if call.is_constant(1) else 0
-    find = call.graph.nodes.get
     if not call.is_constant(side):
-        found = gate(find, call.value(0).name, call.value(1).name, call.graph.dtype)
+        found = product(call.graph, call.value(0), call.value(1))
         if found is None:
             raise UnsupportedError("it multiplies two computed values, which is not affine")
-        call.through([call.value(0).name, call.value(1).name], found[0])
-        return call.chain(Value(found[0], call.value(0).shape), found[1])
+        return found
     value, constant = fitted(call, call.value(1 - side), call.weights(side), expand=True)
-    whole = halved_gelu(find, value.name, constant)
-    if whole is not None:
-        call.through([value.name], whole[0])
-        return call.emit(whole[1], Value(whole[0], value.shape))
-    return call.emit(Scale.exactly(constant), value, scale=call.where(constant))
+    whole = half(call.graph, value, constant)
+    return whole or call.emit(Scale.exactly(constant), value, scale=call.where(constant))
 
 
 @handles("Div", inputs=(2, 2))

@@ -11,7 +11,7 @@ def function(call: Call) -> Operand:
     """A line of the table; what holds numbers that its operator refuses is opaque."""
     line = FUNCTIONS[call.node.op_type]
     if call.final and call.node.op_type in TAILS:
-        return call.step()
+        return call.step(call.node.op_type)
     numbers = [
         call.text(name, default) if isinstance(default, str) else call.number(name, default)
         for name, default in line.parameters.items()

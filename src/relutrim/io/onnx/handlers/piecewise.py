@@ -37,7 +37,7 @@ def prelu(call: Call) -> Operand:
     before = call.graph.nodes.get(value.name)
     plain = before is not None and isinstance(before.operator, Elu) and before.operator.alpha == 1
     if before is not None and plain and slope.size == 1 and (slope >= 0).all():
-        call.through([value.name], before.inputs[0])
+        call.graph.absorb(before.inputs[0], value.name)
         return call.emit(Elu(float(slope.reshape(()))), Value(before.inputs[0], value.shape))
     stored = call.where(slope)
     return piecewise.bent(call.emit, value, lambda x: call.emit(Scale.exactly(slope), x, scale=stored))

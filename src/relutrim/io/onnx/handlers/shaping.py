@@ -13,9 +13,8 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from relutrim.errors import InputError, NetworkError, UnsupportedError
-from relutrim.graph import TailStep
 from relutrim.graph.operators import Shape, Transpose
-from relutrim.io.onnx.conversion import Call, Operand, Tail, Value, handles
+from relutrim.io.onnx.conversion import Call, Operand, Value, handles
 from relutrim.io.onnx.handlers.axes import given_axes, normalised, refuse_batch
 from relutrim.io.onnx.tensors import BATCH_SIZE, FLOATS, STORED, Constant, type_name
 
@@ -26,9 +25,7 @@ _EXACT = {kind: helper.tensor_dtype_to_np_dtype(kind) for kind in STORED}
 def identity(call: Call) -> Operand:
     """The tensor itself."""
     operand = call.operand(0)
-    if isinstance(operand, Tail):
-        return Tail(operand.source, (*operand.steps, TailStep("Identity", call.output)))
-    return operand
+    return call.step("Identity") if isinstance(operand, Value) and operand.tail else operand
 
 
 @handles("Dropout", inputs=(1, 3), attributes=("ratio", "seed"))

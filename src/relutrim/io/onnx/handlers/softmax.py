@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from relutrim.errors import NetworkError, UnsupportedError
 from relutrim.graph import Softmax
-from relutrim.io.onnx.conversion import BatchAxisError, Call, Operand, Tail, Value, handles
+from relutrim.io.onnx.conversion import BatchAxisError, Call, Operand, Value, handles
 from relutrim.io.tails import NO_RANGE
 
 
 @handles("Softmax", "LogSoftmax", inputs=(1, 1), attributes=("axis",))
 def softmax(call: Call) -> Operand:
     """A step of a tail where nothing else reads it; else it may not mix the rows of a batch."""
-    operand = call.operand(0)
-    value = operand.source if isinstance(operand, Tail) else call.value(0)
+    value = call.value(0)
     axis = _axis(call, value)
     if call.final:
-        return call.step(axis=axis)
+        return call.step(call.node.op_type, axis=axis)
     if call.node.op_type == "LogSoftmax":
         raise UnsupportedError(f"{NO_RANGE}: cut the model in two there")
     own = axis % (len(value.shape) + call.batched) - call.batched
