@@ -6,11 +6,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from relutrim.graph import Fresh, Network, Node, Operator, Output, Port, Reshape, TailStep
 from relutrim.graph.graph import live
 from relutrim.graph.operators import Shape
+from relutrim.graph.operators.moving import Index
 from relutrim.graph.origin import Origin, Stored
 from relutrim.graph.sharing import Slot, shared_tensors
+from relutrim.io.picks import take
 from relutrim.io.sizes import Room
 
 
@@ -62,6 +66,17 @@ class Building:
     def reshaped(self, value: Value, shape: Shape) -> Value:
         """The same numbers in another shape."""
         return value if value.shape == shape else self.emit(Reshape(value.shape, shape), value)
+
+    def picked(self, value: Value, picks: Mapping[int, Index]) -> Value:
+        """Entries of a value along some of its axes, the value itself if these are all."""
+        operator = take(value.shape, picks)
+        return value if operator is None else self.emit(operator, value)
+
+    def expanded(self, value: Value, shape: Shape) -> Value:
+        """A value broadcast to ``shape``: its axes of length 1 repeated, with new ones in front."""
+        value = self.reshaped(value, (1,) * (len(shape) - len(value.shape)) + value.shape)
+        pairs = enumerate(zip(value.shape, shape, strict=True))
+        return self.picked(value, {axis: np.zeros(new, np.int64) for axis, (old, new) in pairs if old != new})
 
     def absorb(self, start: str, *ends: str) -> None:
         """What is emitted from here on stands for the nodes between ``start`` and ``ends`` too."""

@@ -5,6 +5,7 @@ has it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -93,3 +94,49 @@ def takes_range(operator: Operator, axis: int, start: int, end: int, size: int) 
     pick = picks.pop(axis)
     whole = np.arange(size) if pick is None else pick
     return all(one is None for one in picks) and np.array_equal(whole, np.arange(start, end))
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Slices (start, end, step) along some axes, then zeros before and behind each, then lists of indices
+    along others.
+    """
+
+    slices: dict[int, tuple[int, int, int]]
+    pads: list[tuple[int, int]]
+    lists: dict[int, Index]
+
+
+def moves(shape: Shape, picks: Sequence[Index | None], *, steps: bool) -> Moves:
+    """What makes these picks of a value, slices taking every entry in turn without ``steps``. A list takes
+    its zeros from one that is put behind the axis.
+    """
+    found = Moves({}, [(0, 0)] * len(shape), {})
+    for axis, (size, pick) in enumerate(zip(shape, picks, strict=True)):
+        if pick is None:
+            continue
+        taken = np.flatnonzero(pick != -1)
+        core = pick[taken[0] : taken[-1] + 1] if taken.size else pick
+        limits = slice_of(core, size)
+        if limits is None or (limits[2] != 1 and not steps):
+            found.pads[axis] = 0, int((pick == -1).any())
+            found.lists[axis] = np.where(pick == -1, size, pick)
+            continue
+        if limits != (0, size, 1):
+            found.slices[axis] = limits
+        if core.size:
+            found.pads[axis] = int(taken[0]), len(pick) - 1 - int(taken[-1])
+    return found
+
+
+def slice_of(pick: Index, size: int) -> tuple[int, int, int] | None:
+    """Start, end and step of a slice that takes just this, if there is one."""
+    if not len(pick):
+        return (0, 0, 1)
+    if pick.min() < 0:
+        return None
+    step = int(pick[1] - pick[0]) if len(pick) > 1 else 1
+    if step == 0 or (np.diff(pick) != step).any():
+        return None
+    end = int(pick[-1]) + (1 if step > 0 else -1)
+    return int(pick[0]), (end if end >= 0 else -size - 1), step

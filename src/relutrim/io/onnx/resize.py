@@ -14,10 +14,9 @@ from onnx import helper
 from relutrim.graph import Network, Node
 from relutrim.graph.operators import Convolution, Reshape, Shape, Take
 from relutrim.graph.operators.moving import Index
-from relutrim.io.onnx.emission_moving import slice_of
 from relutrim.io.onnx.functions import FUNCTIONS
 from relutrim.io.onnx.held import Tensors
-from relutrim.io.picks import sliced, takes_range
+from relutrim.io.picks import slice_of, sliced, takes_range
 
 _STANDIN = 7919
 """The length of an open batch axis, where a shape is worked out: a prime, so that nothing divides it."""

@@ -12,7 +12,6 @@ from relutrim.graph.operators import Array
 from relutrim.graph.operators.moving import Index
 from relutrim.graph.origin import Stored
 from relutrim.io.gates import half, product
-from relutrim.io.picks import take
 from relutrim.io.torch.build import Builder, Handler, Opaque, Operand, Value
 from relutrim.io.torch.record import Constant
 
@@ -52,14 +51,6 @@ def _linear(
     return b.emit(Linear(matrix, offset), value, weight=b.stored(place, weight, axes), bias=kept)
 
 
-def _matmul(b: Builder, input: Operand, other: Operand) -> Value:
-    return _linear(b, input, other, "other", None, "", turned=True)
-
-
-def _mm(b: Builder, input: Operand, mat2: Operand) -> Value:
-    return _linear(b, input, mat2, "mat2", None, "", turned=True)
-
-
 def _addmm(
     b: Builder, input: Operand, mat1: Operand, mat2: Operand, beta: float = 1, alpha: float = 1
 ) -> Value:
@@ -69,18 +60,6 @@ def _addmm(
         # The addend may broadcast, or be a value of its own.
         return _sum(b, _linear(b, mat1, mat2, "mat2", None, "", turned=True), input)
     return _linear(b, mat1, mat2, "mat2", input, "input", turned=True)
-
-
-def _add(b: Builder, input: Operand, other: Operand, alpha: float = 1) -> Value:
-    return _sum(b, input, other, alpha)
-
-
-def _sub(b: Builder, input: Operand, other: Operand, alpha: float = 1) -> Value:
-    return _sum(b, input, other, -alpha)
-
-
-def _rsub(b: Builder, input: Operand, other: Operand, alpha: float = 1) -> Value:
-    return _sum(b, other, input, -alpha)
 
 
 def _sum(b: Builder, one: Operand, two: Operand, factor: float = 1) -> Value:
@@ -111,14 +90,7 @@ def add(b: Builder, values: Sequence[Value]) -> Value:
     if len({len(value.shape) for value in values}) > 1:
         raise Opaque("the batch of one value meets another axis of the other")
     shape = np.broadcast_shapes(*(value.shape for value in values))
-    return b.emit(Add(len(values)), *(expanded(b, value, shape) for value in values))
-
-
-def expanded(b: Builder, x: Value, shape: tuple[int, ...]) -> Value:
-    """``x`` with axes of length 1 repeated."""
-    sizes = enumerate(zip(x.shape, shape, strict=True))
-    operator = take(x.shape, {axis: np.zeros(new, int) for axis, (old, new) in sizes if old != new})
-    return x if operator is None else b.emit(operator, x)
+    return b.emit(Add(len(values)), *(b.expanded(value, shape) for value in values))
 
 
 def _mul(b: Builder, input: Operand, other: Operand) -> Value:
@@ -180,24 +152,23 @@ def _batch_norm(
     return b.emit(operator, x, **{key: b.stored(names[key], one, axes) for key, one in given.items()})
 
 
-def _mean(
-    b: Builder, input: Operand, dim: Sequence[int] | None = None, keepdim: bool = False, dtype: object = None
-) -> Value:
-    return _averaged(b, input, dim, keepdim, total=False)
+def _averaged(*, total: bool) -> Handler:
+    def call(
+        b: Builder,
+        input: Operand,
+        dim: Sequence[int] | None = None,
+        keepdim: bool = False,
+        dtype: object = None,
+    ) -> Value:
+        """The mean over some axes, or their sum."""
+        x = b.value(input)
+        axes = tuple(sorted({own_axis(x, axis) for axis in dim or range(len(x.shape) + 1)}))
+        mean = b.emit(Mean(axes, keepdim), x)
+        return (
+            b.emit(Scale.exactly(float(math.prod(x.shape[axis] for axis in axes))), mean) if total else mean
+        )
 
-
-def _total(
-    b: Builder, input: Operand, dim: Sequence[int] | None = None, keepdim: bool = False, dtype: object = None
-) -> Value:
-    return _averaged(b, input, dim, keepdim, total=True)
-
-
-def _averaged(b: Builder, input: Operand, dim: Sequence[int] | None, keepdim: bool, *, total: bool) -> Value:
-    """The mean over some axes, or their sum."""
-    x = b.value(input)
-    axes = tuple(sorted({own_axis(x, axis) for axis in dim or range(len(x.shape) + 1)}))
-    mean = b.emit(Mean(axes, keepdim), x)
-    return b.emit(Scale.exactly(float(math.prod(x.shape[axis] for axis in axes))), mean) if total else mean
+    return call
 
 
 def _cat(b: Builder, tensors: Sequence[Operand], dim: int = 0) -> Value:
@@ -227,19 +198,19 @@ def _stack(b: Builder, tensors: Sequence[Operand], dim: int = 0) -> Value:
 
 AFFINE: dict[str, Handler] = {
     "linear": linear,
-    "matmul": _matmul,
-    "mm": _mm,
+    "matmul": lambda b, input, other: _linear(b, input, other, "other", None, "", turned=True),
+    "mm": lambda b, input, mat2: _linear(b, input, mat2, "mat2", None, "", turned=True),
     "addmm": _addmm,
-    "add": _add,
-    "sub": _sub,
-    "rsub": _rsub,
+    "add": lambda b, input, other, alpha=1: _sum(b, input, other, alpha),
+    "sub": lambda b, input, other, alpha=1: _sum(b, input, other, -alpha),
+    "rsub": lambda b, input, other, alpha=1: _sum(b, other, input, -alpha),
     "mul": _mul,
     "div": _div,
     "batch_norm": _batch_norm,
     "native_batch_norm": _batch_norm,
     "_native_batch_norm_legit_no_training": _batch_norm,
-    "mean": _mean,
-    "sum": _total,
+    "mean": _averaged(total=False),
+    "sum": _averaged(total=True),
     "cat": _cat,
     "concat": _cat,
     "stack": _stack,

@@ -26,8 +26,8 @@ from relutrim.graph import (
 )
 from relutrim.graph.operators import AveragePool, Concat, Convolution, MaxPool, Mean, Take, Transpose
 from relutrim.graph.operators.convolution import Padding
-from relutrim.graph.operators.moving import Index
 from relutrim.io.activations import table
+from relutrim.io.picks import moves
 from relutrim.io.sizes import stored
 from relutrim.io.torch.functions import LINES, THRESHOLD
 from relutrim.io.torch.record import Call, Ref, Tensor
@@ -131,6 +131,10 @@ class _Spelling:
         """The call that makes the value."""
         self.emission.call(self.result, target, self.shape, **arguments)
 
+    def on(self, target: str, /, **arguments: Any) -> None:
+        """The call that makes the value of the first one that is read."""
+        self.made(target, input=self.read[0], **arguments)
+
     def before(self, target: str, shape: Sequence[int] | None = None, /, **arguments: Any) -> Ref:
         """A call on the way."""
         name = self.emission.free(f"{self.result}_{target.partition('.')[0]}")
@@ -146,7 +150,7 @@ Spell = Callable[[_Spelling, Any], None]
 
 def _linear(s: _Spelling, operator: Linear) -> None:
     weight, bias = s.weight("weight", operator.weight), s.weight("bias", operator.bias)
-    s.made("linear.default", input=s.read[0], weight=weight, bias=bias)
+    s.on("linear.default", weight=weight, bias=bias)
 
 
 def _convolution(s: _Spelling, operator: Convolution) -> None:
@@ -222,13 +226,13 @@ def _add(s: _Spelling, operator: Add) -> None:
 
 def _reshape(s: _Spelling, operator: Reshape) -> None:
     if operator.before == operator.after:
-        s.made("alias.default", input=s.read[0])
+        s.on("alias.default")
     elif len(operator.after) == 1:
-        s.made("flatten.using_ints", input=s.read[0], start_dim=1)
+        s.on("flatten.using_ints", start_dim=1)
     elif 0 not in operator.after:
-        s.made("reshape.default", input=s.read[0], shape=[-1, *operator.after])
+        s.on("reshape.default", shape=[-1, *operator.after])
     elif isinstance(s.emission.batch, int):
-        s.made("reshape.default", input=s.read[0], shape=[s.emission.batch, *operator.after])
+        s.on("reshape.default", shape=[s.emission.batch, *operator.after])
     else:
         raise UnsupportedError(
             f"an empty value cannot be given the shape {operator.after} with an open batch axis; remove it "
@@ -236,41 +240,19 @@ def _reshape(s: _Spelling, operator: Reshape) -> None:
         )
 
 
-def _concat(s: _Spelling, operator: Concat) -> None:
-    s.made("cat.default", tensors=list(s.read), dim=operator.axis + 1)
-
-
-def _transpose(s: _Spelling, operator: Transpose) -> None:
-    s.made("permute.default", input=s.read[0], dims=[0, *(axis + 1 for axis in operator.order)])
-
-
 def _take(s: _Spelling, operator: Take) -> None:
-    """Slices, then one padding with zeros, then lists of indices; these read zeros from one that is put
-    behind their axis.
-    """
+    """Slices, then one padding with zeros, then lists of indices."""
     steps: list[tuple[str, dict[str, Any], list[int]]] = []
     said: dict[str, Any]
-    shape, pads = list(s.shapes[0]), [(0, 0)] * len(s.shapes[0])
-    lists: list[tuple[int, Index]] = []
-    for axis, pick in enumerate(operator.picks):
-        if pick is None:
-            continue
-        front, start, end, behind = _stretch(pick)
-        straight = np.concatenate([np.full(front, -1), np.arange(start, end), np.full(behind, -1)])
-        if np.array_equal(pick, straight):
-            if (start, end) != (0, shape[axis]):
-                shape[axis] = end - start
-                said = {"dim": axis + 1, "start": start, "end": end}
-                steps.append(("slice.Tensor", said, list(shape)))
-            pads[axis] = (front, behind)
-        else:
-            pads[axis] = (0, int((pick == -1).any()))
-            lists.append((axis, np.where(pick == -1, shape[axis], pick)))
-    if any(map(any, pads)):
-        shape = [size + front + behind for size, (front, behind) in zip(shape, pads, strict=True)]
-        said = {"pad": [number for pair in reversed(pads) for number in pair], "value": 0.0}
+    shape, found = list(s.shapes[0]), moves(s.shapes[0], operator.picks, steps=False)
+    for axis, (start, end, _) in found.slices.items():
+        shape[axis] = end - start
+        steps.append(("slice.Tensor", {"dim": axis + 1, "start": start, "end": end}, list(shape)))
+    if any(map(any, found.pads)):
+        shape = [size + front + behind for size, (front, behind) in zip(shape, found.pads, strict=True)]
+        said = {"pad": [number for pair in reversed(found.pads) for number in pair], "value": 0.0}
         steps.append(("constant_pad_nd.default", said, list(shape)))
-    for axis, indices in lists:
+    for axis, indices in found.lists.items():
         shape[axis] = len(indices)
         index = s.emission.integers(f"{s.result}_index_{axis}", indices)
         steps.append(("index_select.default", {"dim": axis + 1, "index": index}, list(shape)))
@@ -279,27 +261,6 @@ def _take(s: _Spelling, operator: Take) -> None:
         x = s.before(target, made, input=x, **said)
     target, said, _ = steps[-1] if steps else ("alias.default", {}, shape)
     s.made(target, input=x, **said)
-
-
-def _stretch(pick: Index) -> tuple[int, int, int, int]:
-    """Zeros before, the first entry, the end behind the last one, zeros behind."""
-    taken = np.flatnonzero(pick != -1)
-    if not taken.size:
-        return 0, 0, 0, len(pick)
-    first, last = int(taken[0]), int(taken[-1])
-    return first, int(pick[first]), int(pick[last]) + 1, len(pick) - 1 - last
-
-
-def _mean(s: _Spelling, operator: Mean) -> None:
-    s.made("mean.dim", input=s.read[0], dim=[axis + 1 for axis in operator.axes], keepdim=operator.keep)
-
-
-def _average_pool(s: _Spelling, operator: AveragePool) -> None:
-    _pool(s, operator, operator.count_padding)
-
-
-def _max_pool(s: _Spelling, operator: MaxPool) -> None:
-    _pool(s, operator, None)
 
 
 def _pool(s: _Spelling, operator: AveragePool | MaxPool, counts: bool | None) -> None:
@@ -335,11 +296,7 @@ def _pool(s: _Spelling, operator: AveragePool | MaxPool, counts: bool | None) ->
 
 def _function(name: str) -> Spell:
     """What a line of the table says."""
-    return lambda s, operator: s.made(f"{name}.default", input=s.read[0], **LINES[name].written(operator))
-
-
-def _softmax(s: _Spelling, operator: Softmax) -> None:
-    s.made("softmax.int", input=s.read[0], dim=operator.axis + 1)
+    return lambda s, operator: s.on(f"{name}.default", **LINES[name].written(operator))
 
 
 def _gelu(s: _Spelling, operator: Gelu) -> None:
@@ -357,13 +314,9 @@ def _gelu(s: _Spelling, operator: Gelu) -> None:
     return s.made("mul.Tensor", input=s.before("mul.Tensor", input=grown, other=x), other=half)
 
 
-def _elu(s: _Spelling, operator: Elu) -> None:
-    s.made("elu.default", input=s.read[0], alpha=operator.alpha)
-
-
 def _softplus(s: _Spelling, operator: Softplus) -> None:
     latest = THRESHOLD[s.network.dtype]
-    s.made("softplus.default", input=s.read[0], beta=1.0, threshold=min(operator.threshold, latest))
+    s.on("softplus.default", beta=1.0, threshold=min(operator.threshold, latest))
 
 
 SPELLINGS: dict[type[Operator], Spell] = {
@@ -373,17 +326,21 @@ SPELLINGS: dict[type[Operator], Spell] = {
     Scale: _scale,
     Add: _add,
     Reshape: _reshape,
-    Concat: _concat,
-    Transpose: _transpose,
+    Concat: lambda s, operator: s.made("cat.default", tensors=list(s.read), dim=operator.axis + 1),
+    Transpose: lambda s, operator: s.on("permute.default", dims=[0, *(axis + 1 for axis in operator.order)]),
     Take: _take,
-    Mean: _mean,
-    AveragePool: _average_pool,
-    MaxPool: _max_pool,
+    Mean: lambda s, operator: s.on(
+        "mean.dim", dim=[axis + 1 for axis in operator.axes], keepdim=operator.keep
+    ),
+    AveragePool: lambda s, operator: _pool(s, operator, operator.count_padding),
+    MaxPool: lambda s, operator: _pool(s, operator, None),
     **{kind: _function(name) for kind, name in table(LINES).items()},
     Gelu: _gelu,
-    Elu: _elu,
-    Softplus: _softplus,
-    Softmax: _softmax,
+    Elu: lambda s, operator: s.on("elu.default", alpha=operator.alpha),
+    Softplus: lambda s, operator: s.on(
+        "softplus.default", beta=1.0, threshold=min(operator.threshold, THRESHOLD[s.network.dtype])
+    ),
+    Softmax: lambda s, operator: s.on("softmax.int", dim=operator.axis + 1),
 }
 """How each operator is written."""
 

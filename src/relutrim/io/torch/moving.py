@@ -10,7 +10,7 @@ import numpy as np
 from relutrim.graph import Reshape, Scale, Transpose
 from relutrim.graph.operators.moving import Index
 from relutrim.io.picks import blank, gathered, padded, sliced, take
-from relutrim.io.torch.affine import expanded, own_axis
+from relutrim.io.torch.affine import own_axis
 from relutrim.io.torch.build import Builder, Handler, Opaque, Operand, Value
 from relutrim.io.torch.record import Constant
 
@@ -140,7 +140,7 @@ def _expand(b: Builder, input: Operand, **_: object) -> Value:
     x, shape = b.value(input), b.recorded[0]
     if shape is None or len(shape) != len(x.shape):
         raise Opaque("it moves the batch axis")
-    return _same(b, x) if shape == x.shape else expanded(b, x, shape)
+    return _same(b, x) if shape == x.shape else b.expanded(x, shape)
 
 
 def _pad(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,22 +25,8 @@ def each(numbers: Numbers, axes: int) -> tuple[int, ...]:
     return found * axes if len(found) == 1 else found
 
 
-def _convolution(
-    b: Builder,
-    input: Operand,
-    weight: Operand,
-    bias: Operand | None = None,
-    stride: Numbers = 1,
-    padding: Numbers | str = 0,
-    dilation: Numbers = 1,
-    transposed: bool = False,
-    output_padding: Numbers = 0,
-    groups: int = 1,
-) -> Value:
-    if transposed:
-        assert not isinstance(padding, str)
-        return _transposed(b, input, weight, bias, stride, padding, output_padding, groups, dilation)
-    return _conv(b, input, weight, bias, stride, padding, dilation, groups)
+def _convolution(b: Builder, *, transposed: bool = False, output_padding: Numbers = 0, **given: Any) -> Value:
+    return _transposed(b, output_padding=output_padding, **given) if transposed else _conv(b, **given)
 
 
 def _conv(

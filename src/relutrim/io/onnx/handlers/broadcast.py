@@ -9,7 +9,6 @@ import numpy as np
 from relutrim.errors import NetworkError
 from relutrim.graph.operators import Array, Shape
 from relutrim.io.onnx.conversion import BatchAxisError, Call, Value
-from relutrim.io.onnx.handlers.picking import expanded
 
 
 def fitted(call: Call, value: Value, constant: Array, *, expand: bool = False) -> tuple[Value, Array]:
@@ -36,7 +35,7 @@ def fitted(call: Call, value: Value, constant: Array, *, expand: bool = False) -
         raise NetworkError(
             f"a constant of shape {constant.shape} does not fit into the value of shape {value.shape}"
         )
-    return expanded(call, value, shape), constant
+    return call.graph.expanded(value, shape), constant
 
 
 def same_shape(call: Call, values: Sequence[Value]) -> list[Value]:
@@ -49,7 +48,7 @@ def same_shape(call: Call, values: Sequence[Value]) -> list[Value]:
             "of 1"
         )
     shape = _common(shapes, f"it combines computed values of shapes {shapes}, which do not broadcast")
-    return [expanded(call, value, shape) for value in values]
+    return [call.graph.expanded(value, shape) for value in values]
 
 
 def _common(shapes: Sequence[Shape], problem: str) -> Shape:

@@ -11,7 +11,6 @@ from relutrim.graph import Scale
 from relutrim.graph.operators import Array, Concat
 from relutrim.io.onnx.conversion import Call, Operand, Value, handles
 from relutrim.io.onnx.handlers.axes import normalised, refuse_batch
-from relutrim.io.onnx.handlers.picking import picked
 from relutrim.io.onnx.tensors import Constant
 
 
@@ -57,7 +56,7 @@ def concat(call: Call) -> Operand:
         else starts[call.value(index).name] + np.arange(length, dtype=np.int64)
         for index, length in enumerate(lengths)
     ]
-    spread = picked(call, joined, {own: np.concatenate(pieces)})
+    spread = call.graph.picked(joined, {own: np.concatenate(pieces)})
     if not any(array.any() for array in arrays.values()):
         return spread
     call.graph.room.take(shape, "its constants make a value")

@@ -8,12 +8,11 @@ import numpy as np
 
 from relutrim.errors import InputError, NetworkError, UnsupportedError
 from relutrim.graph import Scale
-from relutrim.graph.operators import Shape
 from relutrim.graph.operators.moving import Index
-from relutrim.io.onnx.conversion import Call, Operand, Value, handles
+from relutrim.io.onnx.conversion import Call, Operand, handles
 from relutrim.io.onnx.handlers.axes import normalised, refuse_batch
 from relutrim.io.onnx.tensors import Constant
-from relutrim.io.picks import blank, gathered, padded, sliced, take
+from relutrim.io.picks import blank, gathered, padded, sliced
 
 
 @handles("Slice", inputs=(1, 5), attributes=("axes", "ends", "starts"))
@@ -47,7 +46,7 @@ def slice_(call: Call) -> Operand:
     if call.batched and 0 in limits:
         _check_whole_batch(call, *limits.pop(0))
     own = {axis - call.batched: limits[axis] for axis in limits}
-    return picked(call, value, {axis: sliced(value.shape[axis], *own[axis]) for axis in own})
+    return call.graph.picked(value, {axis: sliced(value.shape[axis], *own[axis]) for axis in own})
 
 
 @handles("Split", inputs=(1, 2), attributes=("axis", "num_outputs", "split"))
@@ -70,7 +69,8 @@ def split(call: Call) -> Sequence[Operand | None]:
     value = call.value(0)
     used = [bool(name) and name in call.graph.readers for name in call.node.output]
     return [
-        picked(call, value, {own: pick}) if wanted else None for pick, wanted in zip(picks, used, strict=True)
+        call.graph.picked(value, {own: pick}) if wanted else None
+        for pick, wanted in zip(picks, used, strict=True)
     ]
 
 
@@ -90,7 +90,7 @@ def gather(call: Call) -> Operand:
         refuse_batch("it takes rows out of the batch")
     own = axis - call.batched
     indices = gathered(value.shape[own], constant.array)
-    made = picked(call, value, {own: indices.reshape(-1)})
+    made = call.graph.picked(value, {own: indices.reshape(-1)})
     return call.reshaped(made, (*value.shape[:own], *indices.shape, *value.shape[own + 1 :]))
 
 
@@ -114,26 +114,12 @@ def pad(call: Call) -> Operand:
         refuse_batch("it pads the batch")
     own = {axis - call.batched: pair for axis, pair in around.items()}
     picks = padded(value.shape, own, mode)
-    made = picked(call, value, picks)
+    made = call.graph.picked(value, picks)
     if mode != "constant" or constant == 0 or made is value:
         return made
     call.graph.room.take(made.shape, "its border is an array")
     border = blank([picks.get(axis) for axis in range(len(value.shape))], made.shape)
     return call.emit(Scale.exactly(shift=np.where(border, constant, 0.0)), made)
-
-
-def picked(call: Call, value: Value, picks: Mapping[int, Index]) -> Value:
-    """Entries of a value along some of its axes, the value itself if these are all."""
-    operator = take(value.shape, picks)
-    return value if operator is None else call.emit(operator, value)
-
-
-def expanded(call: Call, value: Value, shape: Shape) -> Value:
-    """A value broadcast to ``shape``: its axes of length 1 repeated, with new ones in front."""
-    value = call.reshaped(value, (1,) * (len(shape) - len(value.shape)) + value.shape)
-    pairs = enumerate(zip(value.shape, shape, strict=True))
-    picks = {axis: np.zeros(new, np.int64) for axis, (old, new) in pairs if old != new}
-    return picked(call, value, picks)
 
 
 def _on_constant(call: Call, constant: Constant, picks: Mapping[int, Index]) -> Constant:
