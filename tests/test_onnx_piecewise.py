@@ -7,8 +7,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
 
 from onnx_models import assert_reads, model, numbers, op, opaque, run
 from oracle import outputs
@@ -17,6 +20,7 @@ from relutrim.analysis import analyze_network
 from relutrim.errors import InputError
 from relutrim.graph import Relu
 from relutrim.io.onnx import network_from_proto, network_to_proto
+from relutrim.io.torch.module import read_module
 
 MOST = float(np.finfo(np.float32).max)
 
@@ -85,6 +89,21 @@ def test_prelu(shape):
 @pytest.mark.parametrize("attributes", [{}, {"alpha": 0.5, "beta": 0.1}])
 def test_hard_sigmoid(attributes):
     assert_reads(model([op("HardSigmoid", ["x"], **attributes)], ["n", 20]))
+
+
+@pytest.mark.parametrize("size", [0.0, 0.5, 1.25])
+def test_soft_shrinking(size):
+    network = assert_reads(model([op("Shrink", ["x"], bias=size, lambd=size)], ["n", 20]))
+    x = torch.linspace(-3, 3, 60, dtype=torch.float64).reshape(3, 20)
+    expected = functional.softshrink(x, size)
+    for found in (network, read_module(nn.Sequential(nn.Softshrink(size)), input_shape=(20,))):
+        assert len(found.relus) == 2
+        torch.testing.assert_close(found.run(x)[found.outputs[0].source], expected, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("attributes", [{}, {"bias": 0.5, "lambd": 1.0}, {"bias": -0.5, "lambd": -0.5}])
+def test_shrinking_that_jumps_is_opaque(attributes):
+    assert "'shrink_y'" in opaque(model([op("Shrink", ["x"], **attributes)], ["n", 20]))
 
 
 @pytest.mark.parametrize("kind", ["Abs", "Neg"])

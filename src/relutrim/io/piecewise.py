@@ -68,6 +68,20 @@ def minimum(emit: Emit[V], x: V, high: Array | float) -> V:
     return emit(Scale.exactly(-1.0, high), emit(Relu(), emit(Scale.exactly(-1.0, high), x)))
 
 
+def shrink(emit: Emit[V], x: V, bias: float, limit: float) -> V:
+    """0 up to ``limit`` on both sides, beyond it ``bias`` nearer to 0."""
+    if bias != limit or limit < 0:
+        raise UnsupportedError(f"it jumps, for its bias is {bias} and its limit {limit}")
+    return soft_shrink(emit, x, limit)
+
+
+def soft_shrink(emit: Emit[V], x: V, limit: float) -> V:
+    """``relu(x - limit) - relu(-x - limit)``."""
+    above = emit(Relu(), _shifted(emit, x, -limit))
+    below = emit(Relu(), emit(Scale.exactly(-1.0, -limit), x))
+    return difference(emit, above, below)
+
+
 def leaky_relu(emit: Emit[V], x: V, slope: Array | float) -> V:
     """``relu(x) + slope * (x - relu(x))``: one ReLU, so that bounds relax the function once; and, in
     contrast to ``slope * x + (1 - slope) * relu(x)``, no number that a file would have to round. In floats

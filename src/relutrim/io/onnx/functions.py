@@ -22,6 +22,7 @@ FUNCTIONS = {
     "Gelu": Function(gelu, approximate="none"),
     "LeakyRelu": Function(piecewise.leaky_relu, alpha=0.01),
     "HardSigmoid": Function(piecewise.hard_sigmoid, alpha=0.2, beta=0.5),
+    "Shrink": Function(piecewise.shrink, bias=0.0, lambd=0.5),
     "Abs": Function(piecewise.absolute),
     "Neg": Function(piecewise.negative),
 }

@@ -33,6 +33,7 @@ LINES = {
     "softplus": Function(softplus, beta=1.0, threshold=20.0),
     "leaky_relu": Function(piecewise.leaky_relu, negative_slope=0.01),
     "hardsigmoid": Function(piecewise.hard_sixth),
+    "softshrink": Function(piecewise.soft_shrink, lambd=0.5),
     "abs": Function(piecewise.absolute),
     "neg": Function(piecewise.negative),
 }
