@@ -34,6 +34,9 @@ _FAR = 1000
 
 
 def _gelu(operator: Gelu, x: mpf) -> mpf:
+    if operator.approximate == "tanh":
+        inner = mpmath.sqrt(2 / mpmath.pi) * (x + mpf("0.044715") * x**3)
+        return x / (1 + mpmath.exp(-2 * inner)) if inner > -_FAR else mpf(0)
     kind, number = operator.spelt or ("Div", mpmath.sqrt(2))
     scaled = x / mpf(number) if kind == "Div" else x * mpf(number)
     return x * mpmath.erfc(-scaled) / 2 if abs(x) < _FAR else max(x, mpf(0))

@@ -55,8 +55,9 @@ CURVES = [
     *(kind() for kind in oracle_barriers.CURVES),
     Elu(0.3),
     Elu(2.5),
-    Gelu(("Div", float(np.float32(math.sqrt(2))))),
-    Gelu(("Mul", float(np.float32(math.sqrt(0.5))))),
+    Gelu("tanh"),
+    Gelu(spelt=("Div", float(np.float32(math.sqrt(2))))),
+    Gelu(spelt=("Mul", float(np.float32(math.sqrt(0.5))))),
 ]
 QUICK = {"method": "auto", "time_limit": 5.0, "device": "cpu", "seed": 0, "progress": None}
 slow = settings(suppress_health_check=list(HealthCheck))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from relutrim.errors import UnsupportedError
-from relutrim.graph.operators import Elu, Gelu, Operator, Scale, Softplus
+from relutrim.graph.operators import Elu, Operator, Scale, Softplus
 from relutrim.io.piecewise import Emit, V
 
 Number: TypeAlias = float | str
@@ -75,10 +75,3 @@ def softplus(emit: Emit[V], x: V, beta: float, threshold: float) -> V:
     if beta == 1:
         return emit(Softplus(threshold), x)
     return emit(Scale.divide(np.asarray(beta)), emit(Softplus(threshold), emit(Scale.exactly(beta), x)))
-
-
-def gelu(emit: Emit[V], x: V, approximate: str) -> V:
-    """``x / 2 (1 + erf(x / sqrt(2)))``."""
-    if approximate != "none":
-        raise UnsupportedError(f"it is the approximation {approximate!r}, which relutrim does not represent")
-    return emit(Gelu(), x)

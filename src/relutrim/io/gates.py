@@ -64,9 +64,9 @@ def gate(find: Find, one: str, other: str, dtype: str) -> tuple[str, list[Operat
         if spelt is None or not abs(divided[1] * np.sqrt(2) - 1) <= _ROOT[dtype]:
             continue
         if divided[0] == x:
-            return x, [Gelu(spelt), Scale.exactly(2.0)]
+            return x, [Gelu(spelt=spelt), Scale.exactly(2.0)]
         if half is not None and half == (divided[0], 0.5, 0.0):
-            return divided[0], [Gelu(spelt)]
+            return divided[0], [Gelu(spelt=spelt)]
     return None
 
 

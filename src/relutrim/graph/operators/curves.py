@@ -112,24 +112,30 @@ class Elu(Curve):
 
 @dataclass(frozen=True, eq=False)
 class Gelu(Curve):
-    """``x / 2 (1 + erf(x / sqrt(2)))``.
+    """``x / 2 (1 + erf(x / sqrt(2)))``, or ``x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))``.
 
-    A model that spells this out has another number than the root of 2, which is no float: ``spelt`` says by
-    which operator of ONNX, Div or Mul, and by which number it scales ``x``. That is another function, by less
-    than ``|x| 2**-25`` (erf is flat where ``x`` is large), so it is written as it was read; for ranges the
-    difference is part of the rounding.
+    A model that spells the first one out has another number than the root of 2, which is no float: ``spelt``
+    says by which operator of ONNX, Div or Mul, and by which number it scales ``x``. That is another function,
+    by less than ``|x| 2**-25`` (erf is flat where ``x`` is large), so it is written as it was read; for
+    ranges the difference is part of the rounding.
     """
 
     kind = "Gelu"
 
+    approximate: str = "none"
     spelt: tuple[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.approximate not in ("none", "tanh"):
+            raise NetworkError(f"it is the approximation {self.approximate!r} of a GELU, which is not known")
 
     @property
     def traits(self) -> Traits:
+        exact = self.approximate == "none"
         return Traits(
-            least=-0.16998,
-            slopes=(-0.12891, 1.12891),
-            bottom=(-0.7518, -0.7517),
+            least=-0.16998 if exact else -0.170041,
+            slopes=(-0.12891, 1.12891) if exact else (-0.128994, 1.128994),
+            bottom=(-0.7518, -0.7517) if exact else (-0.752462, -0.752461),
             of_input=True,
             precision=PRECISION if self.spelt is None else 2.0**-25,
         )
@@ -137,7 +143,7 @@ class Gelu(Curve):
     def curve(self, x: Tensor) -> Tensor:
         from torch.nn import functional
 
-        return functional.gelu(x)
+        return functional.gelu(x, approximate=self.approximate)
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,7 +51,7 @@ def mish(emission: Emission, node: Node, operator: Mish) -> None:
 def gelu(emission: Emission, node: Node, operator: Gelu) -> None:
     """Gelu, or ``x (1 + erf(x / root)) / 2`` with the number that it was read with."""
     if operator.spelt is None:
-        emission.steps(node, [("Gelu", [], {})])
+        _function(emission, node, operator)
         return
     x, name = emission.tensor(node.inputs[0]), emission.tensor(node.name)
     kind, number = operator.spelt

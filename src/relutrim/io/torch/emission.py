@@ -303,7 +303,7 @@ def _gelu(s: _Spelling, operator: Gelu) -> None:
     """The operator, or ``x (1 + erf(x / root)) / 2`` with the number that it was read with."""
     x = s.read[0]
     if operator.spelt is None:
-        return s.made("gelu.default", input=x)
+        return s.on("gelu.default", approximate=operator.approximate)
     kind, number = operator.spelt
     root, one, half = (
         s.weight(name, np.array(n), learnt=False)

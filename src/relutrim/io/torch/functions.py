@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from relutrim.graph import Relu, Reshape, Scale, Softmax
-from relutrim.graph.operators.curves import Atan, Erf, HardSwish, Mish, Sigmoid, Silu, Tanh
+from relutrim.graph.operators.curves import Atan, Erf, Gelu, HardSwish, Mish, Sigmoid, Silu, Tanh
 from relutrim.io import piecewise
-from relutrim.io.activations import Function, celu, elu, gelu, softplus
+from relutrim.io.activations import Function, celu, elu, softplus
 from relutrim.io.tails import NO_RANGE, TAILS
 from relutrim.io.torch.affine import own_axis
 from relutrim.io.torch.build import Builder, Handler, Opaque, Operand, Value
@@ -29,7 +29,7 @@ LINES = {
     "atan": Function(Atan),
     "elu": Function(elu, alpha=1.0, scale=1.0, input_scale=1.0),
     "celu": Function(celu, alpha=1.0),
-    "gelu": Function(gelu, approximate="none"),
+    "gelu": Function(Gelu, approximate="none"),
     "softplus": Function(softplus, beta=1.0, threshold=20.0),
     "leaky_relu": Function(piecewise.leaky_relu, negative_slope=0.01),
     "hardsigmoid": Function(piecewise.hard_sixth),
