@@ -19,6 +19,7 @@ from onnx import AttributeProto
 from relutrim.errors import InputError, NetworkError, UnsupportedError
 from relutrim.graph import Linear, Node, Operator, Port, Reshape, Scale, TailStep
 from relutrim.graph.operators import Array, BatchNorm, Convolution, Shape
+from relutrim.graph.operators.moving import Index
 from relutrim.graph.origin import Origin, Stored
 from relutrim.io.building import Building
 from relutrim.io.building import Value as Value
@@ -210,6 +211,13 @@ class Call:
             f"it computes with constants alone ({self.node.input[index]!r}), which would round"
         )
 
+    def sizes(self, index: int) -> tuple[Operand, Shape, bool]:
+        """An input, its sizes, and whether the batch axis comes before these."""
+        operand = self.operand(index)
+        if isinstance(operand, Constant):
+            return operand, operand.array.shape, False
+        return operand, operand.shape, self.batched
+
     def constant(self, index: int) -> Constant:
         """An input that does not depend on the network's input."""
         operand = self.operand(index)
@@ -321,6 +329,23 @@ class Call:
     def reshaped(self, value: Value, shape: Shape) -> Value:
         """The same numbers in another shape."""
         return self.graph.reshaped(value, shape)
+
+    def moved(self, operand: Operand, shape: Shape) -> Operand:
+        """The same, of a constant too."""
+        if isinstance(operand, Value):
+            return self.graph.reshaped(operand, shape)
+        return replace(operand, tensor=operand.array.reshape(shape))
+
+    def picked(self, operand: Operand, picks: Mapping[int, Index]) -> Operand:
+        """Entries along some axes."""
+        if isinstance(operand, Value):
+            return self.graph.picked(operand, picks)
+        array = operand.array
+        for axis, pick in picks.items():
+            shape = [*array.shape[:axis], *pick.shape, *array.shape[axis + 1 :]]
+            self.graph.room.take(shape, "it makes a constant")
+            array = np.asarray(np.take(array, pick, axis))
+        return replace(operand, tensor=array)
 
     def shifted(self, value: Value, constant: Array, stored: Array, sign: float = 1.0) -> Value:
         """``value + constant``, where the constant broadcasts into the value; ``stored`` is a view of the

@@ -19,9 +19,7 @@ def convolution(emission: Emission, node: Node, operator: Convolution) -> None:
     inputs = [emission.weights(f"{name}.weight", operator.weight)]
     if operator.bias.any():
         inputs.append(emission.weights(f"{name}.bias", operator.bias))
-    attributes = _windows(operator.weight.shape[2:], operator.stride, operator.padding)
-    if any(step != 1 for step in operator.dilation):
-        attributes["dilations"] = list(operator.dilation)
+    attributes = _windows(*operator.windows)
     if operator.groups != 1:
         attributes["group"] = operator.groups
     emission.on_images(node, "Conv", inputs, attributes)
@@ -51,9 +49,7 @@ def average_pool(emission: Emission, node: Node, operator: AveragePool) -> None:
 @spells(MaxPool)
 def max_pool(emission: Emission, node: Node, operator: MaxPool) -> None:
     """MaxPool."""
-    attributes = _windows(operator.kernel, operator.stride, operator.padding)
-    if any(step != 1 for step in operator.dilation):
-        attributes["dilations"] = list(operator.dilation)
+    attributes = _windows(operator.kernel, operator.stride, operator.padding, operator.dilation)
     emission.on_images(node, "MaxPool", [], attributes)
 
 
@@ -72,6 +68,13 @@ def mean(emission: Emission, node: Node, operator: Mean) -> None:
         emission.steps(node, [("ReduceMean", [listed], keep)])
 
 
-def _windows(kernel: tuple[int, ...], stride: tuple[int, ...], padding: Padding) -> dict[str, Any]:
+def _windows(
+    kernel: tuple[int, ...], stride: tuple[int, ...], padding: Padding, dilation: tuple[int, ...] = ()
+) -> dict[str, Any]:
+    said = {"kernel_shape": list(kernel), "strides": list(stride)}
     pads = [before for before, _ in padding] + [behind for _, behind in padding]
-    return {"kernel_shape": list(kernel), "strides": list(stride)} | ({"pads": pads} if any(pads) else {})
+    if any(pads):
+        said["pads"] = pads
+    if any(step != 1 for step in dilation):
+        said["dilations"] = list(dilation)
+    return said

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from relutrim.errors import InputError, NetworkError, UnsupportedError
 from relutrim.graph import Scale
-from relutrim.graph.operators.moving import Index
 from relutrim.io.onnx.conversion import Call, Operand, handles
 from relutrim.io.onnx.handlers.axes import normalised, refuse_batch
-from relutrim.io.onnx.tensors import Constant
 from relutrim.io.picks import blank, gathered, padded, sliced
 
 
@@ -36,41 +34,28 @@ def slice_(call: Call) -> Operand:
             f"it goes back, by steps {steps}, to ends {ends}: to behind the last entry by the specification, "
             "which is nothing, and to the first one in onnxruntime; say where it ends"
         )
-    rank = _rank(call)
-    limits = dict(zip(normalised(axes, rank), zip(starts, ends, steps, strict=True), strict=True))
-    operand = call.operand(0)
-    if isinstance(operand, Constant):
-        shape = operand.array.shape
-        return _on_constant(call, operand, {axis: sliced(shape[axis], *limits[axis]) for axis in limits})
-    value = call.value(0)
-    if call.batched and 0 in limits:
+    operand, shape, batched = call.sizes(0)
+    numbers = zip(starts, ends, steps, strict=True)
+    limits = dict(zip(normalised(axes, len(shape) + batched), numbers, strict=True))
+    if batched and 0 in limits:
         _check_whole_batch(call, *limits.pop(0))
-    own = {axis - call.batched: limits[axis] for axis in limits}
-    return call.graph.picked(value, {axis: sliced(value.shape[axis], *own[axis]) for axis in own})
+    own = {axis - batched: limits[axis] for axis in limits}
+    return call.picked(operand, {axis: sliced(shape[axis], *own[axis]) for axis in own})
 
 
 @handles("Split", inputs=(1, 2), attributes=("axis", "num_outputs", "split"))
 def split(call: Call) -> Sequence[Operand | None]:
     """Parts of a value along an axis, one per output."""
-    count, rank = len(call.node.output), _rank(call)
-    (axis,) = normalised([call.integer("axis", 0)], rank)
-    operand = call.operand(0)
-    if call.batched and axis == 0 and not isinstance(operand, Constant):
+    operand, shape, batched = call.sizes(0)
+    (axis,) = normalised([call.integer("axis", 0)], len(shape) + batched)
+    if batched and axis == 0:
         refuse_batch("it splits the batch")
-    own = axis - (call.batched and not isinstance(operand, Constant))
-    size = (operand.array.shape if isinstance(operand, Constant) else call.value(0).shape)[own]
-    ends = np.cumsum(_parts(call, size, count))
-    picks = [
-        np.arange(end - part, end, dtype=np.int64)
-        for end, part in zip(ends, np.diff(ends, prepend=0), strict=True)
-    ]
-    if isinstance(operand, Constant):
-        return [_on_constant(call, operand, {own: pick}) for pick in picks]
-    value = call.value(0)
+    own = axis - batched
+    parts = _parts(call, shape[own], len(call.node.output))
     used = [bool(name) and name in call.graph.readers for name in call.node.output]
     return [
-        call.graph.picked(value, {own: pick}) if wanted else None
-        for pick, wanted in zip(picks, used, strict=True)
+        call.picked(operand, {own: np.arange(end - part, end, dtype=np.int64)}) if wanted else None
+        for part, end, wanted in zip(parts, np.cumsum(parts), used, strict=True)
     ]
 
 
@@ -80,18 +65,14 @@ def gather(call: Call) -> Operand:
     constant = call.constant(1)
     if constant.array.dtype.kind != "i":
         raise InputError(f"the tensor {constant.name!r} should hold integers and is {constant.type_name}")
-    (axis,) = normalised([call.integer("axis", 0)], _rank(call))
-    operand = call.operand(0)
-    if isinstance(operand, Constant):
-        indices = gathered(operand.array.shape[axis], constant.array)
-        return _on_constant(call, operand, {axis: indices})
-    value = call.value(0)
-    if call.batched and axis == 0:
+    operand, shape, batched = call.sizes(0)
+    (axis,) = normalised([call.integer("axis", 0)], len(shape) + batched)
+    if batched and axis == 0:
         refuse_batch("it takes rows out of the batch")
-    own = axis - call.batched
-    indices = gathered(value.shape[own], constant.array)
-    made = call.graph.picked(value, {own: indices.reshape(-1)})
-    return call.reshaped(made, (*value.shape[:own], *indices.shape, *value.shape[own + 1 :]))
+    own = axis - batched
+    indices = gathered(shape[own], constant.array)
+    made = call.picked(operand, {own: indices.reshape(-1)})
+    return call.moved(made, (*shape[:own], *indices.shape, *shape[own + 1 :]))
 
 
 @handles("Pad", inputs=(1, 4), attributes=("mode", "pads", "value"))
@@ -120,21 +101,6 @@ def pad(call: Call) -> Operand:
     call.graph.room.take(made.shape, "its border is an array")
     border = blank([picks.get(axis) for axis in range(len(value.shape))], made.shape)
     return call.emit(Scale.exactly(shift=np.where(border, constant, 0.0)), made)
-
-
-def _on_constant(call: Call, constant: Constant, picks: Mapping[int, Index]) -> Constant:
-    array = constant.array
-    for axis, pick in picks.items():
-        call.graph.room.take(
-            [*array.shape[:axis], *pick.shape, *array.shape[axis + 1 :]], "it makes a constant"
-        )
-        array = np.asarray(np.take(array, pick, axis))
-    return Constant(constant.name, constant.kind, array)
-
-
-def _rank(call: Call) -> int:
-    operand = call.operand(0)
-    return operand.array.ndim if isinstance(operand, Constant) else len(call.value(0).shape) + call.batched
 
 
 def _check_whole_batch(call: Call, start: int, end: int, step: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -54,53 +55,44 @@ def cast(call: Call) -> Operand:
 @handles("Flatten", inputs=(1, 1), attributes=("axis",))
 def flatten(call: Call) -> Operand:
     """Two axes: all before ``axis`` as one, all from it on as the other."""
-    operand, given = call.operand(0), call.integer("axis", 1)
-    if isinstance(operand, Constant):
-        shape: Shape = operand.array.shape
-        axis = _flat_axis(given, len(shape))
-        return _moved(operand, (math.prod(shape[:axis]), math.prod(shape[axis:])))
-    value = call.value(0)
-    axis = _flat_axis(given, len(value.shape) + call.batched)
-    if not call.batched:
-        return call.reshaped(value, (math.prod(value.shape[:axis]), math.prod(value.shape[axis:])))
+    (operand, shape, batched), given = call.sizes(0), call.integer("axis", 1)
+    rank = len(shape) + batched
+    if not -rank <= given <= rank:
+        raise NetworkError(f"its axis {given} does not exist in a tensor with {rank} axes")
+    axis = given + rank if given < 0 else given
+    if not batched:
+        return call.moved(operand, (math.prod(shape[:axis]), math.prod(shape[axis:])))
     if axis == 0 and call.graph.port.batch != 1:
         refuse_batch("it flattens the batch into one row")
     rest = max(axis - 1, 0)
-    if math.prod(value.shape[:rest]) != 1:
+    if math.prod(shape[:rest]) != 1:
         refuse_batch(f"it flattens from axis {axis} on, so that other axes join the batch")
-    return call.reshaped(value, (math.prod(value.shape[rest:]),))
+    return call.moved(operand, (math.prod(shape[rest:]),))
 
 
 @handles("Reshape", inputs=(2, 2), attributes=("allowzero",))
 def reshape(call: Call) -> Operand:
     """A constant shape, in which 0 copies an axis and -1 takes what is left."""
-    operand, target = call.operand(0), call.integers(1, batch=True)
+    (operand, shape, batched), target = call.sizes(0), call.integers(1, batch=True)
     copies = not call.integer("allowzero", 0)
     open_batch = target[:1] == (BATCH_SIZE,)
     if open_batch and (isinstance(operand, Constant) or not isinstance(call.graph.port.batch, str)):
         raise UnsupportedError("it gives a tensor without that axis the open batch size")
     if any(size < -1 for size in target[open_batch:]) or target.count(-1) > 1:
         raise InputError(f"the shape {target} is not one a tensor can have")
-    if isinstance(operand, Constant):
-        return _moved(operand, _resolved(operand.array.shape, target, copies))
-    value = call.value(0)
-    if not call.batched:
-        return call.reshaped(value, _resolved(value.shape, target, copies))
-    return call.reshaped(value, _row_shape(call, value, target, copies))
+    found = _row_shape(call, shape, target, copies) if batched else _resolved(shape, target, copies)
+    return call.moved(operand, found)
 
 
 @handles("Squeeze", inputs=(1, 2), attributes=("axes",))
 def squeeze(call: Call) -> Operand:
     """Drop axes of length 1."""
-    operand, axes = call.operand(0), given_axes(call, 13)
+    (operand, shape, batched), axes = call.sizes(0), given_axes(call, 13)
     if axes == ():
         raise UnsupportedError("its list of axes is empty, which some runtimes take for all axes of length 1")
-    if isinstance(operand, Constant):
-        return _moved(operand, _squeezed(operand.array.shape, axes))
-    value = call.value(0)
-    if not call.batched:
-        return call.reshaped(value, _squeezed(value.shape, axes))
-    batch, rank = call.graph.port.batch, len(value.shape) + 1
+    if not batched:
+        return call.moved(operand, _squeezed(shape, axes))
+    batch, rank = call.graph.port.batch, len(shape) + 1
     if axes is None and not (isinstance(batch, int) and batch > 1):
         refuse_batch("it drops all axes of length 1, the batch axis among them if the batch is 1")
     if axes is not None:
@@ -108,55 +100,48 @@ def squeeze(call: Call) -> Operand:
         if 0 in axes:
             refuse_batch("it drops the batch axis")
         axes = tuple(axis - 1 for axis in axes)
-    return call.reshaped(value, _squeezed(value.shape, axes))
+    return call.moved(operand, _squeezed(shape, axes))
 
 
 @handles("Unsqueeze", inputs=(1, 2), attributes=("axes",))
 def unsqueeze(call: Call) -> Operand:
     """Insert axes of length 1, which are counted in the result."""
-    operand, axes = call.operand(0), given_axes(call, 13)
+    (operand, shape, batched), axes = call.sizes(0), given_axes(call, 13)
     if axes is None:
         raise InputError("it does not say which axes to insert")
-    if isinstance(operand, Constant):
-        return _moved(operand, _unsqueezed(operand.array.shape, axes))
-    value = call.value(0)
-    if not call.batched:
-        return call.reshaped(value, _unsqueezed(value.shape, axes))
-    axes = normalised(axes, len(value.shape) + 1 + len(axes))
+    if not batched:
+        return call.moved(operand, _unsqueezed(shape, axes))
+    axes = normalised(axes, len(shape) + 1 + len(axes))
     if 0 in axes:
         refuse_batch("it inserts an axis in front of the batch")
-    return call.reshaped(value, _unsqueezed(value.shape, tuple(axis - 1 for axis in axes)))
+    return call.moved(operand, _unsqueezed(shape, tuple(axis - 1 for axis in axes)))
 
 
 @handles("Transpose", inputs=(1, 1), attributes=("perm",))
 def transpose(call: Call) -> Operand:
     """Another order of the axes; where the numbers of a value stay in theirs, it is a reshape."""
-    operand = call.operand(0)
-    value = None if isinstance(operand, Constant) else call.value(0)
-    rank = operand.array.ndim if isinstance(operand, Constant) else len(call.value(0).shape) + call.batched
-    given = call.integer_list("perm")
+    operand, shape, batched = call.sizes(0)
+    rank, given = len(shape) + batched, call.integer_list("perm")
     order = tuple(reversed(range(rank))) if given is None else given
     if sorted(order) != list(range(rank)):
         raise InputError(f"{order} is not an order of {rank} axes")
     if isinstance(operand, Constant):
-        return Constant(operand.name, operand.kind, np.transpose(operand.array, order))
-    assert value is not None
-    if call.batched:
+        return replace(operand, tensor=np.transpose(operand.array, order))
+    if batched:
         if order[0] != 0:
             refuse_batch("it moves the batch axis")
         order = tuple(axis - 1 for axis in order[1:])
-    long = [axis for axis in order if value.shape[axis] != 1]
+    long = [axis for axis in order if shape[axis] != 1]
     if long != sorted(long):
-        return call.emit(Transpose(order), value)
-    return call.reshaped(value, tuple(value.shape[axis] for axis in order))
+        return call.emit(Transpose(order), operand)
+    return call.moved(operand, tuple(shape[axis] for axis in order))
 
 
 @handles("Shape", inputs=(1, 1), attributes=("end", "start"))
 def shape_of(call: Call) -> Operand:
     """The sizes of a tensor. Where more of a value's is read than its first, the value must stay as it is."""
-    operand = call.operand(0)
-    sizes = operand.array.shape if isinstance(operand, Constant) else call.value(0).shape
-    if call.batched and not isinstance(operand, Constant):
+    operand, sizes, batched = call.sizes(0)
+    if batched:
         batch = call.graph.port.batch
         sizes = (batch if isinstance(batch, int) else BATCH_SIZE, *sizes)
     wanted = range(len(sizes))[call.integer("start", 0) : call.integer("end", len(sizes))]
@@ -165,16 +150,6 @@ def shape_of(call: Call) -> Operand:
     elif isinstance(operand, Value) and any(wanted):
         call.graph.measured.append((operand, call.output))
     return Constant(call.output, TensorProto.INT64, np.array([sizes[k] for k in wanted], np.int64))
-
-
-def _moved(constant: Constant, shape: Shape) -> Constant:
-    return Constant(constant.name, constant.kind, constant.array.reshape(shape))
-
-
-def _flat_axis(axis: int, rank: int) -> int:
-    if not -rank <= axis <= rank:
-        raise NetworkError(f"its axis {axis} does not exist in a tensor with {rank} axes")
-    return axis + rank if axis < 0 else axis
 
 
 def _resolved(shape: Shape, target: Sequence[int], copies: bool) -> Shape:
@@ -192,24 +167,23 @@ def _resolved(shape: Shape, target: Sequence[int], copies: bool) -> Shape:
     return tuple(sizes)
 
 
-def _row_shape(call: Call, value: Value, target: Sequence[int], copies: bool) -> Shape:
+def _row_shape(call: Call, shape: Shape, target: Sequence[int], copies: bool) -> Shape:
     """What ``target`` makes of a single row, provided that axis 0 stays the batch."""
     batch = call.graph.port.batch
     if not target:
         refuse_batch("it drops the batch axis")
     if target[0] == -1:
         # The batch is what is left over, if the rest takes one row whole.
-        shape = value.shape
         rest = [
             shape[axis] if size == 0 and copies and axis < len(shape) else size
             for axis, size in enumerate(target[1:])
         ]
-        if math.prod(rest) != math.prod(value.shape):
-            refuse_batch(f"the shape {tuple(target)} splits or joins rows of a batch of shape {value.shape}")
+        if math.prod(rest) != math.prod(shape):
+            refuse_batch(f"the shape {tuple(target)} splits or joins rows of a batch of shape {shape}")
     elif target[0] not in (batch, BATCH_SIZE) and not (target[0] == 0 and copies):
         refuse_batch(f"the shape {tuple(target)} does not keep the batch axis of {batch!r}")
     # With a stand-in of length 1 for the batch, the rest is as for any tensor.
-    return _resolved((1, *value.shape), [1, *target[1:]], copies)[1:]
+    return _resolved((1, *shape), [1, *target[1:]], copies)[1:]
 
 
 def _squeezed(shape: Shape, axes: Sequence[int] | None) -> Shape:
