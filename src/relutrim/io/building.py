@@ -10,7 +10,7 @@ import numpy as np
 
 from relutrim.graph import Fresh, Network, Node, Operator, Output, Port, Reshape, TailStep
 from relutrim.graph.graph import live
-from relutrim.graph.operators import Shape
+from relutrim.graph.operators import Concat, Shape
 from relutrim.graph.operators.moving import Index
 from relutrim.graph.origin import Origin, Stored
 from relutrim.graph.sharing import Slot, shared_tensors
@@ -77,6 +77,24 @@ class Building:
         value = self.reshaped(value, (1,) * (len(shape) - len(value.shape)) + value.shape)
         pairs = enumerate(zip(value.shape, shape, strict=True))
         return self.picked(value, {axis: np.zeros(new, np.int64) for axis, (old, new) in pairs if old != new})
+
+    def joined(self, parts: Sequence[Value | int], axis: int) -> Value:
+        """Values one behind the other, and as many zeros as a number says; a value that occurs twice is read
+        once.
+        """
+        distinct = {part.name: part for part in parts if isinstance(part, Value)}
+        sizes = tuple(value.shape[axis] for value in distinct.values())
+        starts = dict(zip(distinct, np.cumsum([0, *sizes]), strict=False))
+        whole, *others = distinct.values()
+        if others:
+            whole = self.emit(Concat(axis, sizes), whole, *others)
+        pieces = [
+            np.full(part, -1, np.int64)
+            if isinstance(part, int)
+            else starts[part.name] + np.arange(part.shape[axis], dtype=np.int64)
+            for part in parts
+        ]
+        return self.picked(whole, {axis: np.concatenate(pieces)})
 
     def absorb(self, start: str, *ends: str) -> None:
         """What is emitted from here on stands for the nodes between ``start`` and ``ends`` too."""

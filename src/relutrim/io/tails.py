@@ -6,6 +6,7 @@ sigmoid that something else reads is an operator like any other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from relutrim.errors import CheckFailed
@@ -14,8 +15,14 @@ from relutrim.graph import Output
 if TYPE_CHECKING:
     from torch import Tensor
 
-TAILS = ("Sigmoid", "Tanh", "Softmax", "LogSoftmax")
-"""The kinds of steps, besides an Identity between them."""
+TAILS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "Sigmoid": lambda x, axis: x.sigmoid(),
+    "Tanh": lambda x, axis: x.tanh(),
+    "Softmax": lambda x, axis: x.softmax(axis),
+    "LogSoftmax": lambda x, axis: x.log_softmax(axis),
+    "Identity": lambda x, axis: x,
+}
+"""The kinds of steps. An Identity is one between others."""
 NO_RANGE = "a LogSoftmax has no range that is known beforehand, so it is only carried over at the very end"
 
 
@@ -24,17 +31,7 @@ def behind_tail(output: Output, value: Tensor, *, batched: bool = True) -> Tenso
     for step in output.tail:
         axis = int(step.attributes.get("axis", -1))
         axis += not batched and axis >= 0
-        match step.kind:
-            case "Softmax":
-                value = value.softmax(axis)
-            case "LogSoftmax":
-                value = value.log_softmax(axis)
-            case "Sigmoid":
-                value = value.sigmoid()
-            case "Tanh":
-                value = value.tanh()
-            case "Identity":
-                pass
-            case kind:
-                raise CheckFailed(f"relutrim cannot check the {kind} before output {output.name!r}")
+        if step.kind not in TAILS:
+            raise CheckFailed(f"relutrim cannot check the {step.kind} before output {output.name!r}")
+        value = TAILS[step.kind](value, axis)
     return value

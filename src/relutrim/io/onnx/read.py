@@ -59,7 +59,7 @@ from relutrim.io.order import ordered
 from relutrim.io.sizes import Room, TooLarge, check_graph
 from relutrim.io.tails import TAILS
 
-_STEPS = (*TAILS, "Identity", "Dropout")
+_STEPS = (*TAILS, "Dropout")
 
 
 def read_onnx(path: Path) -> Network:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from relutrim.graph import Add, BatchNorm, Concat, Linear, Mean, Scale, Take
+from relutrim.graph import Add, BatchNorm, Concat, Linear, Mean, Scale
 from relutrim.graph.operators import Array
-from relutrim.graph.operators.moving import Index
 from relutrim.graph.origin import Stored
 from relutrim.io.gates import half, product
 from relutrim.io.torch.build import Builder, Handler, Opaque, Operand, Value
@@ -175,15 +174,9 @@ def _cat(b: Builder, tensors: Sequence[Operand], dim: int = 0) -> Value:
     """Values one behind the other; one that occurs twice is read once."""
     read = [b.value(value) for value in tensors]
     axis = own_axis(read[0], dim)
-    distinct = list({value.name: value for value in read}.values())
-    sizes = tuple(value.shape[axis] for value in distinct)
-    joined = b.emit(Concat(axis, sizes), *distinct)
-    if len(distinct) == len(read):
-        return joined
-    starts = dict(zip((value.name for value in distinct), np.cumsum([0, *sizes]), strict=False))
-    picks: list[Index | None] = [None] * len(joined.shape)
-    picks[axis] = np.concatenate([starts[value.name] + np.arange(value.shape[axis]) for value in read])
-    return b.emit(Take(tuple(picks)), joined)
+    if len(read) == 1:
+        return b.emit(Concat(axis, (read[0].shape[axis],)), *read)
+    return b.joined(read, axis)
 
 
 def _stack(b: Builder, tensors: Sequence[Operand], dim: int = 0) -> Value:

@@ -8,7 +8,7 @@ import numpy as np
 
 from relutrim.errors import InputError, NetworkError
 from relutrim.graph import Scale
-from relutrim.graph.operators import Array, Concat
+from relutrim.graph.operators import Array
 from relutrim.io.onnx.conversion import Call, Operand, Value, handles
 from relutrim.io.onnx.handlers.axes import normalised, refuse_batch
 from relutrim.io.onnx.tensors import Constant
@@ -31,32 +31,12 @@ def concat(call: Call) -> Operand:
         refuse_batch("it joins values along the batch axis")
     own = axis - call.batched
     arrays = {k: _array(call, k, first, own) for k in range(call.count) if call.is_constant(k)}
-    values = [call.value(k) for k in range(call.count) if k not in arrays]
-    distinct = list({value.name: value for value in values}.values())
-    joined = distinct[0]
-    if len(distinct) > 1:
-        _check_rest([value.shape for value in distinct], own)
-        joined = call.emit(Concat(own, tuple(value.shape[own] for value in distinct)), *distinct)
-    starts = dict(
-        zip(
-            (value.name for value in distinct),
-            np.cumsum([0, *(value.shape[own] for value in distinct)]),
-            strict=False,
-        )
-    )
-    lengths = [
-        arrays[index].shape[own] if index in arrays else call.value(index).shape[own]
-        for index in range(call.count)
-    ]
+    parts = [arrays[k].shape[own] if k in arrays else call.value(k) for k in range(call.count)]
+    _check_rest([part.shape for part in parts if isinstance(part, Value)], own)
+    lengths = [part if isinstance(part, int) else part.shape[own] for part in parts]
     shape = (*first.shape[:own], sum(lengths), *first.shape[own + 1 :])
     call.graph.room.check(shape)
-    pieces = [
-        np.full(length, -1, np.int64)
-        if index in arrays
-        else starts[call.value(index).name] + np.arange(length, dtype=np.int64)
-        for index, length in enumerate(lengths)
-    ]
-    spread = call.graph.picked(joined, {own: np.concatenate(pieces)})
+    spread = call.graph.joined(parts, own)
     if not any(array.any() for array in arrays.values()):
         return spread
     call.graph.room.take(shape, "its constants make a value")
