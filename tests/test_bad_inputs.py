@@ -580,7 +580,7 @@ def test_escape_codes_of_a_file_do_not_reach_the_terminal(
 UNKNOWN = {
     "NaN weights": (lambda: spoilt(np.nan), "matmul_h"),
     "infinite weights": (lambda: spoilt(np.inf), "matmul_h"),
-    "LogSoftmax within": (lambda: proto(around("LogSoftmax")), "matmul_y"),
+    "LogSoftmax within": (lambda: proto(around("LogSoftmax")), "logsoftmax_r"),
     "Exp": (lambda: proto(around("Exp")), "exp_r"),
     "LSTM": (lambda: proto(around("LSTM", 3)), "lstm_r"),
     "Loop": (loop, "loop_r"),
