@@ -47,10 +47,10 @@ from relutrim.errors import CheckFailed, RelutrimError
 from relutrim.graph import Fresh, Network
 from relutrim.graph.comparing import check_equal
 from relutrim.io.files import read_bytes
+from relutrim.io.inner import behind_tail
 from relutrim.io.onnx import network_from_proto
 from relutrim.io.onnx.external import with_external
 from relutrim.io.onnx.parse import parse
-from relutrim.io.onnx.verify import outputs_of
 from relutrim.io.state_dict import load_tensors, read_state_dict
 from relutrim.io.torch.source import TorchSource
 
@@ -124,8 +124,13 @@ def _wrong_output(network: Network, case: Case, feed: Feed, expected: Arrays) ->
     names = [entry.name for entry in case.model.graph.output]
     if network.input.name not in feed or not expected:
         return None
-    found = outputs_of(network, network.run(_batched(network, feed[network.input.name])))
-    for output, array in zip(network.outputs, found, strict=True):
+    batched, values = (
+        network.input.batch is not None,
+        network.run(_batched(network, feed[network.input.name])),
+    )
+    for output in network.outputs:
+        array = behind_tail(output, values[output.source], batched=batched).numpy()
+        array = array if batched else array[0]
         known = ~np.isnan(array)
         if known.any():
             problem = _apart(output.name, array, _array(expected[names.index(output.name)]), known)

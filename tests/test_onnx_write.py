@@ -265,6 +265,18 @@ def test_the_check_finds_damage(damage, tmp_path):
         verify_written(tmp_path / "m.onnx", NETWORKS["dense"])
 
 
+def test_the_check_finds_what_is_lost_beside_large_numbers(tmp_path):
+    large = np.array([[1e4, 1e4, 1e4], [1.0, 1.0, 1.0]])
+    write_onnx(chain((3,), Linear(large, np.zeros(2)), batch=1), tmp_path / "m.onnx")
+    with pytest.raises(CheckFailed, match="off the network"):
+        verify_written(tmp_path / "m.onnx", chain((3,), Linear(large, np.array([0.0, 0.5])), batch=1))
+
+
+def test_numbers_that_overflow_on_the_way_are_no_mistake(tmp_path):
+    factors = (Scale.exactly(1e30), Scale.exactly(1e30), Scale.exactly(1e-30))
+    write_onnx(chain((3,), *factors, Relu()), tmp_path / "m.onnx")
+
+
 def test_without_onnxruntime_validity_is_still_checked(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     write_onnx(NETWORKS["dense"], tmp_path / "m.onnx")

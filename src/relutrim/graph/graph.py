@@ -259,8 +259,12 @@ class Network:
         wanted = set(until)
         return {name: value for name, value in self.steps(x, wanted) if name in wanted}
 
-    def steps(self, x: Tensor, until: Set[str] | None = None) -> Iterator[tuple[str, Tensor]]:
-        """The values in order, as they are made; with ``until`` up to the last one of these."""
+    def steps(
+        self, x: Tensor, until: Set[str] | None = None, fresh: Mapping[str, Tensor] | None = None
+    ) -> Iterator[tuple[str, Tensor]]:
+        """The values in order, as they are made; with ``until`` up to the last one of these. ``fresh`` are
+        fresh values that are known.
+        """
         values = {self.input.name: x.reshape(x.shape[0], *self.input.shape)}
         yield from values.items()
         missing = set(self.shapes) if until is None else set(until) - {self.input.name}
@@ -268,11 +272,10 @@ class Network:
             if not missing:
                 return
             operator = node.operator
-            made = (
-                operator.unknown(x)
-                if isinstance(operator, Fresh)
-                else operator.forward([values[name] for name in node.inputs])
-            )
+            if isinstance(operator, Fresh):
+                made = (fresh or {}).get(node.name, operator.unknown(x))
+            else:
+                made = operator.forward([values[name] for name in node.inputs])
             missing.discard(node.name)
             values[node.name] = made
             yield node.name, made

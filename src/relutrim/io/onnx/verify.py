@@ -5,32 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 
 from relutrim.errors import CheckFailed, RelutrimError
-from relutrim.graph import Affine, Barrier, Fresh, Network
+from relutrim.graph import Fresh, Network
 from relutrim.io.onnx.beside import Files, session
 from relutrim.io.onnx.read import network_from_proto
 from relutrim.io.tails import behind_tail
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 Array: TypeAlias = npt.NDArray[Any]
-Arrays: TypeAlias = Mapping[str, Array]
 
 _ROWS = 3
 _NUMBERS = 2**27
 """How many numbers all values may have for the rows that a file has fixed."""
-_TOLERANCE = 1e-3
 _ROUNDING = 1e-6
-"""Per unit of the sum of magnitudes along the way: where large numbers cancel, float32 is that far off."""
-_NOTHING = 1e-30
-"""What onnxruntime may take for 0: it leaves out additions of less."""
+"""How much of a number in front of an opaque node may be rounding."""
 
 
 def verify_written(path: Path, network: Network) -> None:
@@ -40,9 +33,8 @@ def verify_written(path: Path, network: Network) -> None:
     memory, only validity is checked. A file with operators that it lacks (convolutions in float64) is read
     again instead, and what was read is evaluated: that finds what was written otherwise than it is read, not
     what writer and reader both mistake. (onnx's own evaluator is no judge: its MaxPool confuses uneven
-    padding.) The comparison is rough (relative 1e-3) and on a few
-    random inputs: it finds a wrong transpose or a lost bias. How far the file may be from the network is not
-    measured but proved, elsewhere.
+    padding.) A few random inputs are tried: that finds a wrong transpose or a lost bias. How far the file may
+    be from the network is not measured but proved, elsewhere.
     """
     content = path.read_bytes()
     try:
@@ -53,29 +45,33 @@ def verify_written(path: Path, network: Network) -> None:
         raise CheckFailed(
             f"the file that was written is not valid ONNX ({error}); this is a bug in relutrim"
         ) from error
-    try:
-        import onnxruntime  # noqa: F401
-        from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Lacking
-    except ImportError:
+    if not _runs(network):
         return
-    if _too_large(network):
-        return
+    import torch
+    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Lacking
+
+    from relutrim.io.tolerance import evaluated, mismatch
+
     batch = network.input.batch
     rows = batch if isinstance(batch, int) else 1 if batch is None else _ROWS
-    generator = np.random.default_rng(0)
-    x = generator.uniform(-1, 1, (rows, *network.input.shape)).astype(network.dtype)
-    feed = {network.input.name: x[0] if batch is None else x}
+    x = np.random.default_rng(0).uniform(-1, 1, (rows, *network.input.shape)).astype(network.dtype)
     try:
         try:
-            with session(Files(content), _options()) as running:
-                found = running.run(None, feed)
+            ran = _run(Files(content), network, x)
+            found = [torch.as_tensor(ran[output.name]) for output in network.outputs]
         except Lacking:
-            found = _read_again(model, x)
+            again = evaluated(network_from_proto(model), torch.as_tensor(x))
+            found = [torch.tensor(torch.nan) if one is None else one[0] for one in again]
     except Exception as error:
         raise CheckFailed(
             f"the file that was written can be neither run nor read ({error}); this is a bug in relutrim"
         ) from error
-    _compare(network, x, found)
+    output = mismatch(network, torch.as_tensor(x), found)
+    if output is not None:
+        raise CheckFailed(
+            f"output {output.name!r} of the file that was written is off the network; this is a bug in "
+            "relutrim"
+        )
 
 
 def verify_edited(
@@ -86,23 +82,16 @@ def verify_edited(
 
     That the second one is valid, and that it reads as it should, was seen when it was made.
     """
-    try:
-        import onnxruntime  # noqa: F401
-    except ImportError:
-        return
-    if _too_large(network):
+    if not _runs(network):
         return
     batch = network.input.batch
     x = x[:1] if batch is None else np.resize(x, (batch, *x.shape[1:])) if isinstance(batch, int) else x
+    x = x.astype(network.dtype)
     fresh = [node.name for node in network if isinstance(node.operator, Fresh)]
-    found: list[Arrays] = []
+    found: list[Mapping[str, Array]] = []
     for files in (before, after):
         try:
-            with session(_showing(files, fresh) if fresh else files, _options()) as running:
-                feed = {entry.name: _any_input(entry, len(x)) for entry in running.get_inputs()}
-                feed[network.input.name] = (x[0] if batch is None else x).astype(network.dtype)
-                names = [entry.name for entry in running.get_outputs()]
-                found.append({**feed, **dict(zip(names, running.run(None, feed), strict=True))})
+            found.append(_run(_showing(files, fresh) if fresh else files, network, x))
         except RelutrimError:  # the data of the model has changed
             raise
         except OSError:  # there is no room for a copy of the data
@@ -114,36 +103,55 @@ def verify_edited(
                 f"the file that was written cannot be run ({error}), and the model can; this is a bug in "
                 "relutrim"
             ) from error
-    one, other = found
-    unknown = network.behind({name for name in fresh if not _close(one.get(name), other.get(name))})
-    sizes = _sizes(network, x, {name: one[name] for name in fresh if name in one})
-    for output in network.outputs:
-        expected, array = one[output.name], other[output.name]
-        if array.shape != expected.shape:
-            raise CheckFailed(f"output {output.name!r} has shape {array.shape}, not {expected.shape}")
-        real = expected.dtype.kind == "f" and np.isfinite(expected).all()
-        if not real or not expected.size or allowed is None or output.tail or output.source in unknown:
-            continue
-        worst, size = float(np.abs(array - expected).max()), float(np.abs(expected).max())
-        if not worst <= allowed + _TOLERANCE * max(size, sizes.get(output.source, 0.0)):
+    import torch
+
+    from relutrim.io.tolerance import agree, evaluated, near
+
+    one, other = ({name: torch.as_tensor(array) for name, array in ran.items()} for ran in found)
+    # What is the same over the real numbers may be rounded in another order, and a sign, say, may turn.
+    same = [
+        n
+        for n in fresh
+        if one[n].shape == other[n].shape and near(one[n], other[n], _ROUNDING * one[n].abs())
+    ]
+    known = {name: one[name].double()[None] if batch is None else one[name].double() for name in same}
+    for output, ours in zip(network.outputs, evaluated(network, torch.as_tensor(x), known), strict=True):
+        expected, result = one[output.name], other[output.name]
+        if expected.shape != result.shape:
             raise CheckFailed(
-                f"output {output.name!r} of the file that was written is {worst:g} off the model's; this is "
-                "a bug in relutrim"
+                f"output {output.name!r} has shape {tuple(result.shape)}, not {tuple(expected.shape)}"
+            )
+        if ours is None or allowed is None:
+            continue
+        # No step of a tail moves more than twice as far.
+        if not agree(expected, result, allowed * 2.0 ** len(output.tail), ours[1]):
+            raise CheckFailed(
+                f"output {output.name!r} of the file that was written is off the model's; this is a bug in "
+                "relutrim"
             )
 
 
-def _too_large(network: Network) -> bool:
-    """Whether as many rows as the file has fixed are too many to run."""
+def _runs(network: Network) -> bool:
+    """Whether there is onnxruntime, and as many rows as the file has fixed are not too many for it."""
+    try:
+        import onnxruntime  # noqa: F401
+    except ImportError:
+        return False
     batch = network.input.batch
-    return isinstance(batch, int) and batch * sum(map(network.size, network.shapes)) > _NUMBERS
+    return not isinstance(batch, int) or batch * sum(map(network.size, network.shapes)) <= _NUMBERS
 
 
-def _options() -> Any:
+def _run(files: Files, network: Network, x: Array) -> dict[str, Array]:
+    """What a model is given, and what it makes of it, by name."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what is wrong comes as an exception
-    return options
+    with session(files, options) as running:
+        feed = {entry.name: _any_input(entry, len(x)) for entry in running.get_inputs()}
+        feed[network.input.name] = x[0] if network.input.batch is None else x
+        names = [entry.name for entry in running.get_outputs()]
+        return {**feed, **dict(zip(names, running.run(None, feed), strict=True))}
 
 
 def _showing(files: Files, names: Iterable[str]) -> Files:
@@ -155,91 +163,8 @@ def _showing(files: Files, names: Iterable[str]) -> Files:
     return replace(files, content=model.SerializeToString())
 
 
-def _close(one: Array | None, other: Array | None) -> bool:
-    """Whether what comes from an opaque node is the same in both, as far as rounding in front of it goes.
-
-    (What is the same over the real numbers may be rounded in another order, and a sign, say, may turn.)
-    """
-    if one is None or other is None or one.shape != other.shape:
-        return False
-    return bool((np.abs(one - other) <= _ROUNDING * np.abs(one)).all())
-
-
-def _sizes(network: Network, x: Array, fresh: Arrays) -> dict[str, float]:
-    """How much of the sum of magnitudes on the way to each value counts, by the same measure as the value;
-    nothing where that has no end, or depends on values that are not among the ``fresh`` ones.
-    """
-    import torch
-
-    given = {name: torch.as_tensor(array, dtype=torch.float64).abs() for name, array in fresh.items()}
-    if network.input.batch is None:
-        given = {name: value[None] for name, value in given.items()}
-    found = {}
-    for name, size in _magnitudes(network, torch.as_tensor(x, dtype=torch.float64).abs(), given).items():
-        most = float(size.max()) * _ROUNDING / _TOLERANCE if size.numel() else 0.0
-        found[name] = most if np.isfinite(most) else 0.0
-    return found
-
-
 def _any_input(entry: Any, rows: int) -> npt.NDArray[Any]:
     """Something for another input of a model."""
     shape = [size if isinstance(size, int) else rows if at == 0 else 1 for at, size in enumerate(entry.shape)]
     kinds = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64}
     return np.zeros(shape, kinds.get(entry.type, np.float32))
-
-
-def _read_again(model: onnx.ModelProto, x: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
-    """The outputs of the network that a reader of the file finds in it."""
-    import torch
-
-    again = network_from_proto(model)
-    return outputs_of(again, again.run(torch.as_tensor(x, dtype=torch.float64)))
-
-
-def outputs_of(network: Network, values: dict[str, Tensor]) -> list[npt.NDArray[Any]]:
-    """The outputs as a file has them, given a batch of every value."""
-    batched = network.input.batch is not None
-    found = [behind_tail(one, values[one.source], batched=batched).numpy() for one in network.outputs]
-    return found if batched else [array[0] for array in found]
-
-
-def _compare(network: Network, x: npt.NDArray[Any], found: list[npt.NDArray[Any]]) -> None:
-    import torch
-
-    inputs = torch.as_tensor(x, dtype=torch.float64)
-    values, sizes = network.run(inputs), _magnitudes(network, inputs.abs())
-    for output, expected, array in zip(network.outputs, outputs_of(network, values), found, strict=True):
-        if array.shape != expected.shape:
-            raise CheckFailed(
-                f"output {output.name!r} has shape {array.shape} in the file, not {expected.shape}"
-            )
-        if not expected.size:
-            continue
-        size = float(sizes[output.source].max())
-        if not size < float(np.finfo(network.dtype).max):
-            continue  # the file's type overflows on the way, so there is nothing to compare
-        worst = float(np.abs(array - expected).max())
-        if not worst <= _TOLERANCE * float(np.abs(expected).max()) + _ROUNDING * size + _NOTHING:
-            raise CheckFailed(
-                f"output {output.name!r} of the file that was written is {worst:g} off the network; this "
-                "is a bug in relutrim"
-            )
-
-
-def _magnitudes(network: Network, x: Tensor, fresh: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """For every value, an upper bound on the sum of magnitudes that went into it; for those that depend on
-    ``fresh`` ones, if these are given.
-    """
-    sizes = {network.input.name: x, **(fresh or {})}
-    for node in network:
-        operator = node.operator
-        if isinstance(operator, Fresh) or not sizes.keys() >= {*node.inputs}:
-            continue
-        inputs = [sizes[name] for name in node.inputs]
-        if isinstance(operator, Affine):
-            sizes[node.name] = operator.magnitude(inputs)
-        elif isinstance(operator, Barrier):
-            sizes[node.name] = operator.forward(inputs).abs() + operator.spread(inputs)
-        else:
-            sizes[node.name] = operator.forward(inputs)
-    return sizes

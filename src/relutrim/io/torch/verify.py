@@ -20,6 +20,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree
 
 from relutrim.errors import CheckFailed, UnsupportedError
+from relutrim.io.tolerance import agree, difference
 from relutrim.io.torch.edit import Edited
 from relutrim.io.torch.graph_module import unlifted
 from relutrim.io.torch.module import Recording, copied, private_copy, without_parametrisations
@@ -28,7 +29,6 @@ from relutrim.io.torch.program import quiet
 Tensors: TypeAlias = Mapping[str, Tensor]
 
 _DRAWS, _ROWS = 2, 3
-_TOLERANCE, _TIMES = 1e-3, 8.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,26 +159,11 @@ def check_computes(
 
 def _check_close(expected: Tensor, result: Tensor, noisy: Tensor | None, allowed: float) -> None:
     """Raise unless results are as near as they may be; ``noisy`` is what MODEL makes of the last bits."""
-    fits = (result.dtype, result.shape) == (expected.dtype, expected.shape)
-    off = torch.ones(()) if not fits else torch.zeros(())
-    if fits and (expected.is_floating_point() or expected.is_complex()):
-        truth, value = _real(expected), _real(result)
-        known = truth.isfinite()
-        noise = torch.zeros(()) if noisy is None else (_real(noisy) - truth).abs()
-        noise = torch.where(noise.isfinite(), noise, torch.inf)
-        size = float(truth[known].abs().max()) if bool(known.any()) else 0.0
-        least = float(torch.where(known, noise, 0.0).max()) if truth.numel() else 0.0
-        most = allowed + _TOLERANCE * size + _TIMES * least
-        off = known & ~((value - truth).abs() <= most)
-    if bool(off.any()):
+    noise = torch.zeros(()) if noisy is None else difference(noisy, expected)
+    if not agree(expected, result, allowed, noise):
         raise UnsupportedError(
             "with the edits, the model computes something else, by more than is proven and rounding explains"
         )
-
-
-def _real(tensor: Tensor) -> Tensor:
-    """The parts of complex numbers, and all numbers as precisely as can be."""
-    return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).double()
 
 
 def runnable(model: nn.Module | ExportedProgram) -> nn.Module:
