@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -248,6 +249,26 @@ class Folded(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.two(self.one(x.relu()))
+
+
+class Joined(nn.Module):
+    """Two values, one behind the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.one(x).relu(), self.two(x).relu()], 1)
+
+
+def test_two_values_that_a_node_reads_may_change_places():
+    recording = record(Joined().eval(), (4,))
+    (joined,) = (node for node in recording.reading.network if len(node.inputs) == 2)
+    turned = replace(joined, inputs=joined.inputs[::-1])
+    after = recording.reading.network.edit(change={joined.name: turned})
+    found = edited(recording.program, recording.reading, after)
+    assert found.program.calls[-1].reads == recording.program.calls[-1].reads[::-1]
 
 
 def test_where_two_convolutions_become_one_its_windows_are_said_anew():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
-from relutrim.errors import InputError, NetworkError, UnsupportedError
-from relutrim.io.onnx.conversion import key_of as key
-from relutrim.io.onnx.emission import Content, content, free
+from relutrim.errors import InputError, UnsupportedError
+from relutrim.io.onnx.emission import free
 from relutrim.io.onnx.external import load
 
 _FIELDS = {
@@ -27,8 +25,6 @@ _FREE_INPUTS = 4
 """From this IR version on, a tensor that is listed among the inputs is one that a caller may replace."""
 
 Array = npt.NDArray[Any]
-Place = tuple[str, int]
-"""A node, by the first tensor that it makes, and one of its inputs."""
 
 
 class Tensors:
@@ -37,8 +33,11 @@ class Tensors:
     def __init__(self, model: onnx.ModelProto, folder: Path | None) -> None:
         self.model, self.graph, self.folder = model, model.graph, folder
         self.initializers = {tensor.name: tensor for tensor in self.graph.initializer}
-        self.constants: dict[str, onnx.NodeProto] = {}
-        self.find_constants()
+        self.constants = {
+            node.output[0]: node
+            for node in self.graph.node
+            if node.op_type == "Constant" and node.domain in ("", "ai.onnx") and len(node.attribute) == 1
+        }
         self.same: dict[str, str] = {}
         """Tensors that are others under another name, by way of Identity nodes."""
         for node in self.graph.node:
@@ -47,14 +46,6 @@ class Tensors:
                 if root in self.initializers or root in self.constants:
                     self.same[node.output[0]] = root
         self.taken = {*names(self.graph)}
-
-    def find_constants(self) -> None:
-        """Look where the Constant nodes are, which is elsewhere when nodes have come or gone."""
-        self.constants = {
-            node.output[0]: node
-            for node in self.graph.node
-            if node.op_type == "Constant" and node.domain in ("", "ai.onnx") and len(node.attribute) == 1
-        }
 
     def maker(self, name: str) -> onnx.NodeProto | None:
         """The node that makes a tensor."""
@@ -92,40 +83,6 @@ class Tensors:
         found: Array = numpy_helper.to_array(tensor)
         return found
 
-    def like(self, name: str, numbers: Array) -> Array:
-        """Numbers in the type of a tensor, which must hold them as they are."""
-        old = self.array(name)
-        if old is None:
-            raise NetworkError("it is computed, so nothing can be stored there", where=f"tensor {name!r}")
-        with np.errstate(over="ignore"):
-            found = numbers.astype(old.dtype)
-        if not np.array_equal(found.astype(np.float64), numbers):
-            raise NetworkError(f"numbers of it are no {old.dtype}", where=f"tensor {name!r}")
-        return found
-
-    def apply(self, contents: Mapping[Place, Array]) -> None:
-        """Let inputs of nodes hold something else. A tensor whose readers agree is changed; else those that
-        differ get tensors of their own.
-        """
-        nodes = {key(node): node for node in self.graph.node}
-        readers: Counter[str] = Counter()
-        for node in self.graph.node:
-            passed_on = node.op_type == "Identity" and node.output[0] in self.same
-            readers.update(map(self.root, captured(node) if passed_on else (*node.input, *captured(node))))
-        readers.update(self.root(output.name) for output in self.graph.output)
-        wanted: dict[str, dict[Content, list[Place]]] = {}
-        for at, array in contents.items():
-            groups = wanted.setdefault(self.root(nodes[at[0]].input[at[1]]), {})
-            groups.setdefault(content(array), []).append(at)
-        for name, groups in wanted.items():
-            if len(groups) == 1 and sum(map(len, groups.values())) == readers[name]:
-                self._hold(name, contents[next(iter(groups.values()))[0]])
-                continue
-            for places in groups.values():
-                own = self.add(nodes[places[0][0]].input[places[0][1]], contents[places[0]])
-                for one, place in places:
-                    nodes[one].input[place] = own
-
     def add(self, stem: str, array: Array) -> str:
         """A new initializer."""
         tensor = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), self.fresh(stem))
@@ -143,7 +100,8 @@ class Tensors:
                 helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
             )
 
-    def _hold(self, name: str, array: Array) -> None:
+    def hold(self, name: str, array: Array) -> None:
+        """Let a tensor hold something else."""
         for entry in (*self.graph.input, *self.graph.value_info):
             if self.root(entry.name) == name:
                 _declare(entry, array.shape)

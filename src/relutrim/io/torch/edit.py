@@ -3,34 +3,27 @@
 What comes out is a program again: calls that no edit names are the very same objects, tensors that no edit
 names are not mentioned. Whoever holds the program (a module, a file) does the same to it.
 
-1. What a tensor loses, or is set to, is done in the tensor where all its readers agree, else in one of their
-   own. A call that cannot say its new sizes is replaced.
-2. Where nodes of the graph take the place of calls, they are written as ATen spells them.
-3. What nobody reads any more goes; what nobody has read before stays.
-4. The program is read again, and has to be the graph that was meant.
+1. It is edited as every source is (:mod:`relutrim.io.editing`). New calls are written as ATen spells them.
+2. The program is read again, and has to be the graph that was meant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy.typing as npt
-
 from relutrim.errors import UnsupportedError
 from relutrim.graph.comparing import check_equal, reading_back
-from relutrim.graph.edits import Edit, Replace, Resize, Rewire, SetTensor, SliceTensor, difference, settled
-from relutrim.graph.graph import Network
+from relutrim.graph.edits import Edit, Resize, Rewire, difference, settled
+from relutrim.graph.graph import Network, Node
+from relutrim.graph.sharing import Slot
 from relutrim.graph.slicing import Kept
-from relutrim.io.order import ordered
+from relutrim.io.editing import Array, Editor
 from relutrim.io.torch.emission import Emission
-from relutrim.io.torch.held import Held
 from relutrim.io.torch.read import ATEN, Reading, base, misread, read
-from relutrim.io.torch.record import Call, Constant, Home, Program, Ref, Tensor, substituted
+from relutrim.io.torch.record import Call, Constant, Home, Program, Ref, Tensor, names, substituted
 from relutrim.io.torch.resize import Resizing, resized
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,165 +56,152 @@ def edited(
 ) -> Edited:
     """``program``, which was read as ``reading``, such that it reads as ``after``."""
     after = settled(reading.network, after)
-    found = _Editor(program, reading, after).apply(difference(reading.network, after, kept))
+    found = _Editor(program, reading, after).edited(difference(reading.network, after, kept))
     with reading_back():
         check_equal(read(found.program, found.names).network, after)
     return found
 
 
-class _Editor:
+class _Editor(Editor[Call]):
     def __init__(self, program: Program, reading: Reading, after: Network) -> None:
-        self.program, self.before, self.after = program, reading.network, after
-        self.calls = {call.name: call for call in program.calls}
-        self.index = {name: at for at, name in enumerate(self.calls)}
-        self.names = dict(reading.names)
-        tensors = {name: one for name, one in reading.tensors.items() if name in self.before.shapes}
-        self.values = {tensor: name for name, tensor in tensors.items()}
-        self.parts = {
-            name: node.name for node in self.before.nodes if node.origin for name in node.origin.nodes
-        }
+        self.program, before, self.names = program, reading.network, dict(reading.names)
+        tensors = {name: one for name, one in reading.tensors.items() if name in before.shapes}
+        values = {tensor: name for name, tensor in tensors.items()}
+        calls, results = {call.name: call for call in program.calls}, (*program.outputs, *program.kept)
+        super().__init__(before, after, calls, values, (name for name in results if name is not None))
+        self.parts = {name: node.name for node in before.nodes if node.origin for name in node.origin.nodes}
         """The node that a call is a part of; the last of several."""
-        taken = {*program.constants, *self.calls, *(tensor.name for tensor in program.inputs)}
+        taken = {*program.constants, *calls, *(tensor.name for tensor in program.inputs)}
         taken |= {name for call in program.calls for name in result_names(call)}
         self.emission = Emission(after, tensors, taken, program.batch)
-        self.places: dict[str, tuple[int, int]] = {name: (at, 0) for name, at in self.index.items()}
-        """Where calls belong, new ones behind those whose place they take."""
-        self.changed: dict[str, dict[str, Any]] = {}
-        """The arguments of calls that change."""
+        self.tensors: dict[str, Array] = {}
+        """What tensors of the state hold from now on."""
+        self.parted = False
+        """Whether calls that read one tensor read several now."""
+        self.same: dict[str, str] = {}
+        for call in program.calls:
+            moved, root = _moved(call), next(map(self.root, call.reads), "")
+            if moved is not None and root in program.constants:
+                self.same[moved] = root
 
-    def apply(self, edits: Sequence[Edit]) -> Edited:
-        replaces = [edit for edit in edits if isinstance(edit, Replace)]
-        for edit in edits:
-            if isinstance(edit, Resize) and edit.instead not in replaces:
-                found = self._resized(edit)
-                if found is None:
-                    replaces.append(edit.instead)
-                else:
-                    self._change(edit.node, found)
-        gone = {name for edit in replaces for name in edit.old}
-        stranded = self._stranded(gone)
-        gone |= stranded
-        self._write(replaces)
-        held = Held(self.program, gone)
-        slots = {}
-        for edit in edits:
-            if isinstance(edit, Rewire) and edit.node not in gone:
-                old, new = (self.emission.names[name] for name in (edit.old, edit.new))
-                self._change(edit.node, substituted(self._call(edit.node).arguments, {old: new}))
-            elif isinstance(edit, SliceTensor | SetTensor) and edit.node not in gone:
-                slots[edit.node, list(self.calls[edit.node].arguments)[edit.place]] = edit
-        held.apply(slots)
-        for (name, argument), array in held.own.items():
-            self._change(name, {argument: self._own(f"{name}_{argument}", array)})
-        rewired = any(isinstance(edit, Rewire) for edit in edits)
-        idle = self._idle(gone)
-        obstacle = self._obstacle(gone - stranded - {*idle}, rewired and not idle, held)
-        return self._edited(gone, held, idle, obstacle)
-
-    def _edited(self, gone: set[str], held: Held, idle: Mapping[str, str], obstacle: str | None) -> Edited:
-        kept = [self._reshaped(self._call(name)) for name in self.calls if name not in gone]
-        calls = self._live(_sorted([*kept, *self.emission.calls], self.places))
-        if misread(replace(self.program, calls=tuple(calls))) is not None:
-            calls = _out_of_place(calls)
-        read_now = {name for call in calls for name in call.reads} | {
-            *self.program.outputs,
-            *self.program.kept,
-        }
+    def edited(self, edits: Sequence[Edit]) -> Edited:
+        """The program with these edits."""
+        keys = self.apply(edits)
+        new = frozenset(call.name for call in self.emission.calls)
+        calls = [self.nodes[key] if key in new else self._reshaped(self.nodes[key]) for key in keys]
+        program = replace(self.program, calls=tuple(calls))
+        if misread(program) is not None:
+            program = replace(program, calls=tuple(_out_of_place(calls)))
+        read_now = self.results | {name for call in program.calls for name in call.reads}
+        read_before = {name for call in self.program.calls for name in call.reads}
         constants = {**self.program.constants}
-        for name, make in self.program.constants.items():
-            home = make().home if held.tensors else None
-            if home is not None and home.tensor in held.tensors:
-                constants[name] = _constant(held.tensors[home.tensor], home)
+        for name in self.program.constants:
+            home = self._home(name) if self.tensors else None
+            if home is not None and home.tensor in self.tensors:
+                constants[name] = _constant(self.tensors[home.tensor], home)
         for name, array in self.emission.tensors.items():
             constants[name] = _constant(array, Home(name, tuple(range(array.ndim)), array.ndim))
-        read_before = {name for call in self.program.calls for name in call.reads}
-        program = replace(
-            self.program,
-            calls=tuple(calls),
-            constants={n: one for n, one in constants.items() if n in read_now or n not in read_before},
-        )
+        constants = {n: one for n, one in constants.items() if n in read_now or n not in read_before}
         added = {name: array for name, array in self.emission.tensors.items() if name in read_now}
+        idle = self._idle({*self.index} - {*keys} - self.live | self.gone)
         return Edited(
-            program,
+            replace(program, constants=constants),
             self.after,
             self.names,
-            frozenset(call.name for call in self.emission.calls),
-            held.tensors,
+            new,
+            self.tensors,
             added,
             self.emission.paths,
             frozenset(self.emission.parameters & {*added}),
             self._groups(),
             frozenset(idle.values()),
-            obstacle,
+            self._obstacle(idle, any(isinstance(edit, Rewire) for edit in edits)),
         )
-
-    def _stranded(self, gone: set[str]) -> set[str]:
-        """The calls that no result depends on, where what they read has another shape now, or is no more."""
-        others = {*gone, *self.changed}
-        lost = {name for call in others for name in result_names(self.calls[call]) if name not in self.values}
-        lost |= {
-            tensor
-            for tensor, value in self.values.items()
-            if self.after.shapes.get(value) != self.before.shapes[value]
-        }
-        found = set()
-        needed = needed_calls(self.program)
-        for call in self.program.calls:
-            if call.name not in needed and not call.only_sizes and not lost.isdisjoint(call.reads):
-                found.add(call.name)
-                lost.update(result_names(call))
-        return found
 
     def _idle(self, gone: set[str]) -> dict[str, str]:
         """The calls that are all that a layer computes and go, and the path of the layer."""
-        paths = {name: call.layer[1] for name, call in self.calls.items() if call.layer is not None}
+        paths = {call.name: call.layer[1] for call in self.program.calls if call.layer is not None}
         stay = {path for name, path in paths.items() if name not in gone}
         return {name: path for name, path in paths.items() if path not in stay}
 
-    def _obstacle(self, gone: set[str], rewired: bool, held: Held) -> str | None:
+    def _obstacle(self, idle: Mapping[str, str], rewired: bool) -> str | None:
+        gone = self.gone - {*idle}
         if self.emission.calls:
             new = self.emission.calls[0]
             return f"it would take a new {new.kind} in place of {self.names.get(new.name, new.name)!r}"
-        if gone or rewired:
+        if gone or (rewired and not idle):
             left_out = min(gone, key=lambda name: self.index[name], default="a step")
             return f"its forward() would have to leave out {left_out!r}"
-        if held.own:
-            return "layers that share a tensor would need different ones"
-        return None
+        return "layers that share a tensor would need different ones" if self.parted else None
 
-    # Calls
+    def slots(self, node: Call) -> Iterator[tuple[int, str]]:
+        for place, argument in enumerate(node.arguments.values()):
+            yield from ((place, name) for name in names(argument))
 
-    def _call(self, name: str) -> Call:
-        """A call as it is now, the very same one where nothing has changed."""
-        call, changed = self.calls[name], self.changed.get(name)
-        return replace(call, arguments={**call.arguments, **changed}) if changed else call
+    def makes(self, node: Call) -> set[str]:
+        return {*result_names(node)}
 
-    def _change(self, name: str, arguments: Mapping[str, Any]) -> None:
-        if arguments:
-            self.changed.setdefault(name, {}).update(arguments)
+    def needed(self) -> set[str]:
+        return needed_calls(self.program)
 
-    def _resized(self, edit: Resize) -> Mapping[str, Any] | None:
-        call = self.calls[edit.node]
+    def only_sizes(self, node: Call) -> bool:
+        return node.only_sizes
+
+    def held(self) -> set[str]:
+        inputs = (one.name for one in self.program.inputs)
+        return {*self.program.constants, *self.emission.tensors, *inputs}
+
+    def root(self, tensor: str) -> str:
+        return self.same.get(tensor, tensor)
+
+    def array(self, tensor: str) -> Array | None:
+        root = self.root(tensor)
+        return self.program.constants[root]().array if root in self.program.constants else None
+
+    def _home(self, constant: str) -> Home:
+        home = self.program.constants[constant]().home
+        assert home is not None
+        return home
+
+    def resize(self, edit: Resize) -> bool:
+        call = self.nodes[edit.node]
         made = [None if out is None else self.values.get(out.name) for out in call.outputs]
-        return resized(Resizing(call, self.after, edit.instead.new, edit.before, made))
+        found = resized(Resizing(call, self.after, edit.instead.new, edit.before, made))
+        self._change(edit.node, found or {})
+        return found is not None
 
-    def _write(self, replaces: Iterable[Replace]) -> None:
-        """The calls that take the place of others."""
-        new = {node.name: edit.old for edit in replaces for node in edit.new}
-        for node in self.after.nodes:
-            if node.name in new:
-                start = len(self.emission.calls)
-                self.emission.node(node)
-                self.names[self.emission.calls[-1].name] = node.name
-                at = max((self.index[name] for name in new[node.name]), default=-1)
-                for place in range(start, len(self.emission.calls)):
-                    self.places[self.emission.calls[place].name] = (at, place + 1)
+    def rewire(self, key: str, values: Mapping[str, str]) -> None:
+        tensors = {self.emission.names[old]: self.emission.names[new] for old, new in values.items()}
+        self._change(key, substituted(self.nodes[key].arguments, tensors))
 
-    def _own(self, stem: str, array: Array) -> Ref:
-        name = self.emission.free(stem)
-        self.emission.tensors[name] = array
+    def write(self, node: Node, old: Sequence[str]) -> Mapping[str, Call]:
+        start = len(self.emission.calls)
+        self.emission.node(node)
+        self.names[self.emission.calls[-1].name] = node.name
+        return {call.name: call for call in self.emission.calls[start:]}
+
+    def hold(self, tensor: str, array: Array) -> None:
+        self.tensors[self._home(tensor).tensor] = array
+
+    def own(self, slots: Sequence[Slot], array: Array) -> None:
+        arguments = {key: list(self.nodes[key].arguments)[place] for key, place in slots}
+        name = self.emission.free("_".join(next(iter(arguments.items()))))
+        for key, argument in arguments.items():
+            tensor = self.nodes[key].arguments[argument].name
+            if tensor not in self.program.constants:
+                raise UnsupportedError(
+                    "several layers read it, and need it differently",
+                    where=f"tensor {self._home(self.root(tensor)).tensor!r}",
+                )
+            self._change(key, {argument: Ref(name)})
+        self.emission.tensors[name], self.parted = array, True
         self.emission.parameters.add(name)
-        return Ref(name)
+
+    def _change(self, key: str, arguments: Mapping[str, Any]) -> None:
+        """A call that nothing changes stays the very same one."""
+        if arguments:
+            call = self.nodes[key]
+            self.nodes[key] = replace(call, arguments={**call.arguments, **arguments})
 
     def _groups(self) -> dict[str, int]:
         found = {}
@@ -244,46 +224,24 @@ class _Editor:
             return out
         return replace(out, shape=(out.shape[0], *self.after.shapes[value]))
 
-    # What stays
-
-    def _live(self, calls: list[Call]) -> list[Call]:
-        """Without calls whose results something read before and nothing reads now. Asking for the size of a
-        tensor does not read it.
-        """
-        results = {name for name in (*self.program.outputs, *self.program.kept) if name is not None}
-        read_before = _read(self.program.calls) | results
-        held = {*self.program.constants, *self.emission.tensors, *(one.name for one in self.program.inputs)}
-        while True:
-            read = _read(calls) | results
-            made = {*held, *(name for call in calls for name in result_names(call))}
-            stay = []
-            for call in calls:
-                own = {*result_names(call)}
-                dead = own and not own & read and (own & read_before or call.name not in self.calls)
-                left = self._asking(call, made) if call.only_sizes else None if dead else call
-                if left is not None:
-                    stay.append(left)
-            if len(stay) == len(calls):
-                break
-            calls = stay
-        for call in stay:
-            missing = [name for name in call.reads if name not in made]
-            if missing:
-                raise UnsupportedError(
-                    "something that relutrim does not follow reads it, and it would go",
-                    where=f"tensor {missing[0]!r}",
-                )
-        return stay
-
-    def _asking(self, call: Call, made: set[str]) -> Call | None:
+    def repaired(self, node: Call, made: set[str]) -> Call | None:
         """A call that asks for sizes: that of the batch is the input's; what was noted of others goes."""
-        missing = [name for name in call.reads if name not in made]
-        if call.kind == "sym_size" and call.arguments.get("dim") == 0:
+        missing = [name for name in node.reads if name not in made]
+        if not node.only_sizes:
+            return node
+        if node.kind == "sym_size" and node.arguments.get("dim") == 0:
             first = Ref(self.program.inputs[0].name)
-            return replace(call, arguments={**call.arguments, "input": first}) if missing else call
-        values = [self.values[name] for name in call.reads if name in self.values]
+            return replace(node, arguments={**node.arguments, "input": first}) if missing else node
+        values = [self.values[name] for name in node.reads if name in self.values]
         moved = any(self.after.shapes.get(name) != self.before.shapes[name] for name in values)
-        return None if missing or (moved and call.kind == "_assert_tensor_metadata") else call
+        return None if missing or (moved and node.kind == "_assert_tensor_metadata") else node
+
+
+def _moved(call: Call) -> str | None:
+    """The tensor that a call makes of one other by moving its axes."""
+    moves = call.kind in ("t", "numpy_T", "permute", "transpose", "detach", "alias", "clone", "contiguous")
+    (out,) = call.outputs if len(call.outputs) == 1 else (None,)
+    return out.name if moves and out is not None else None
 
 
 def needed_calls(program: Program) -> set[str]:
@@ -295,10 +253,6 @@ def needed_calls(program: Program) -> set[str]:
             found.add(call.name)
             wanted.update(() if call.only_sizes else call.reads)
     return found
-
-
-def _read(calls: Iterable[Call]) -> set[str]:
-    return {name for call in calls if not call.only_sizes for name in call.reads}
 
 
 def result_names(call: Call) -> list[str]:
@@ -319,10 +273,3 @@ def _out_of_place(calls: Sequence[Call]) -> list[Call]:
             call = replace(call, target=f"aten.{name}.{call.target.rpartition('.')[2]}")
         found.append(call)
     return found
-
-
-def _sorted(calls: Sequence[Call], places: Mapping[str, tuple[int, int]]) -> list[Call]:
-    """The calls in topological order, by their places where that leaves a choice."""
-    makers = {name: at for at, call in enumerate(calls) for name in result_names(call)}
-    needs = [{makers[name] for name in call.reads if name in makers} - {at} for at, call in enumerate(calls)]
-    return [calls[at] for at in ordered(needs, [places[call.name] for call in calls])]

@@ -19,13 +19,13 @@ import numpy as np
 
 from relutrim.errors import RelutrimError, UnsupportedError
 from relutrim.graph import Network, Port
+from relutrim.graph.sharing import Slot
 from relutrim.io.torch.affine import AFFINE
 from relutrim.io.torch.aliasing import changes, problem
 from relutrim.io.torch.build import Builder, Opaque, Outside, Value
 from relutrim.io.torch.functions import FUNCTIONS
-from relutrim.io.torch.held import slots
 from relutrim.io.torch.moving import DROPOUT, MOVING, SAME
-from relutrim.io.torch.record import Call, Constant, Program, Ref
+from relutrim.io.torch.record import Call, Constant, Program, Ref, names
 from relutrim.io.torch.windows import WINDOWS
 
 ATEN = {**AFFINE, **FUNCTIONS, **WINDOWS, **MOVING}
@@ -142,7 +142,7 @@ class _Reader:
             results = self._stand_in(results)
         constants = {name: one for name, one in self.values.items() if isinstance(one, Constant)}
         homes = {name: one.home.tensor for name, one in constants.items() if one.home is not None}
-        network = self.builder.finish(results, self.program.remarks, slots(self.program, homes))
+        network = self.builder.finish(results, self.program.remarks, _slots(self.program, homes))
         places = [place for place, value in enumerate(results) if isinstance(value, Value)]
         tensors: dict[str, str] = {}
         for tensor, value in self.values.items():
@@ -235,4 +235,23 @@ def _names(calls: Sequence[Call]) -> dict[str, str]:
             path = call.layer[1]
             found[call.name] = f"{path}_{taken[path]}" if taken[path] else path
             taken[path] += 1
+    return found
+
+
+def _slots(program: Program, homes: Mapping[str, str]) -> dict[str, set[Slot]]:
+    """The arguments of calls that read each tensor of the state; ``homes`` are the names in the program of
+    these tensors, and of what is moved of nothing but them.
+    """
+    found: dict[str, set[Slot]] = {}
+    for call in program.calls:
+        made = [out.name for out in call.outputs if out is not None]
+        if call.only_sizes or (made and homes.keys() >= {*made}):
+            continue
+        for place, value in enumerate(call.arguments.values()):
+            for name in names(value):
+                if name in homes:
+                    found.setdefault(homes[name], set()).add((call.name, place))
+    for one in (*program.outputs, *program.kept):
+        if one is not None and one in homes:
+            found.setdefault(homes[one], set()).add((one, -1))
     return found
