@@ -271,6 +271,26 @@ def test_two_values_that_a_node_reads_may_change_places():
     assert found.program.calls[-1].reads == recording.program.calls[-1].reads[::-1]
 
 
+class Parted(nn.Module):
+    """A value of which only the first part is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 5), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x).relu().split([2, 3], 1)[0])
+
+
+def test_of_a_split_whose_second_part_nobody_reads_the_rest_is_what_is_left():
+    recording = record(Parted().eval(), (4,))
+    network = recording.reading.network
+    after, kept = without(network, {label(network, "first", 3)})
+    found = edited(recording.program, recording.reading, after, kept)
+    (split,) = (call for call in found.program.calls if call.kind == "split_with_sizes")
+    assert split.arguments["split_sizes"] == [2, 2]
+
+
 def test_where_two_convolutions_become_one_its_windows_are_said_anew():
     module = Folded().eval()
     found = relutrim.compress(module, relutrim.Box(-1, 1, shape=(3, 6, 6)), tolerance=1e-3)

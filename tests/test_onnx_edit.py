@@ -326,6 +326,13 @@ def test_the_limits_of_a_slice_move_and_open_ends_stay_open():
     assert [one.op_type for one in made.graph.node] == [one.op_type for one in proto.graph.node]
 
 
+def test_a_slice_along_no_axis_says_what_it_said():
+    none = np.zeros(0, np.int64)
+    proto = convolved([op("Slice", ["h", "none", "none", "none"], "p"), op("Conv", ["p", "v"])], none=none,
+                      v=numbers(3, 5, 1, 1))  # fmt: skip
+    assert without_channel(proto, "h", 3) == expected(proto, **less(proto, 3, w=0, b=0, v=1))
+
+
 def test_the_indices_of_a_gather_are_counted_anew():
     nodes = [op("Gather", ["h", "order"], "e", axis=1), op("Conv", ["e", "v"])]
     proto = convolved(nodes, order=np.array([4, 1, 3, 0, 2]), v=numbers(3, 5, 1, 1))

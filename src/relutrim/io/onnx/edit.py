@@ -32,7 +32,7 @@ from relutrim.io.onnx.external import tensors, with_external
 from relutrim.io.onnx.held import Tensors, captured, names
 from relutrim.io.onnx.parse import opset_of
 from relutrim.io.onnx.read import network_from_proto
-from relutrim.io.onnx.resize import Resizing, resized
+from relutrim.io.onnx.resize import NodeResizing, resized
 from relutrim.io.onnx.tensors import FLOATS
 
 _MOST = 2**31 - 1
@@ -166,8 +166,9 @@ class _Editor(Editor[onnx.NodeProto]):
         return self.tensors.array(tensor)
 
     def resize(self, edit: Resize) -> bool:
-        node = self.nodes[edit.node]
-        resizing = Resizing(node, self.tensors, self.after, self.opset, edit.instead.new, edit.before)
+        resizing = NodeResizing(
+            self.after, edit.instead.new, edit.before, self.nodes[edit.node], self.tensors, self.opset
+        )
         found = resized(resizing)
         if found:
             self.contents |= {(edit.node, place): array for place, array in resizing.contents.items()}

@@ -23,7 +23,7 @@ from relutrim.io.editing import Array, Editor
 from relutrim.io.torch.emission import Emission
 from relutrim.io.torch.read import ATEN, Reading, base, misread, read
 from relutrim.io.torch.record import Call, Constant, Home, Program, Ref, Tensor, names, substituted
-from relutrim.io.torch.resize import Resizing, resized
+from relutrim.io.torch.resize import CallResizing, resized
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +166,7 @@ class _Editor(Editor[Call]):
     def resize(self, edit: Resize) -> bool:
         call = self.nodes[edit.node]
         made = [None if out is None else self.values.get(out.name) for out in call.outputs]
-        found = resized(Resizing(call, self.after, edit.instead.new, edit.before, made))
+        found = resized(CallResizing(self.after, edit.instead.new, edit.before, call, made))
         self._change(edit.node, found or {})
         return found is not None
 
