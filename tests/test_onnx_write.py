@@ -12,7 +12,7 @@ from onnx_models import assert_same, numbers, run, sample, values_at
 from oracle import Polytope, outputs, random_points
 from relutrim._version import __version__
 from relutrim.errors import CheckFailed, InputError, NetworkError, UnsupportedError
-from relutrim.graph import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale, TailStep
+from relutrim.graph import Add, Linear, Network, Node, Output, Port, Relu, Reshape, Scale, TailStep, Tanh
 from relutrim.io.onnx import network_from_proto, network_to_proto, read_onnx, verify_written, write_onnx
 from relutrim.io.onnx.emission import spells
 from strategies import networks
@@ -270,6 +270,13 @@ def test_the_check_finds_what_is_lost_beside_large_numbers(tmp_path):
     write_onnx(chain((3,), Linear(large, np.zeros(2)), batch=1), tmp_path / "m.onnx")
     with pytest.raises(CheckFailed, match="off the network"):
         verify_written(tmp_path / "m.onnx", chain((3,), Linear(large, np.array([0.0, 0.5])), batch=1))
+
+
+def test_a_network_that_magnifies_the_last_bit_is_written(tmp_path):
+    steps = [
+        step for _ in range(100) for step in (Linear(3 * numbers(32, 32) / 32**0.5, np.zeros(32)), Tanh())
+    ]
+    write_onnx(chain((32,), *steps, linear(2, 32)), tmp_path / "m.onnx")
 
 
 def test_numbers_that_overflow_on_the_way_are_no_mistake(tmp_path):

@@ -8,7 +8,7 @@ depends on fresh values that nobody gives is not compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import torch
 from torch import Tensor
@@ -24,7 +24,9 @@ _FEW = 64
 _LEAST = 1e-30
 """What underflows counts as nothing."""
 _ROUGH = 1e-4
-"""Relative to the largest number on the way: a difference of this size is one in meaning, always."""
+"""Relative to the largest number on the way: a difference of this size is one in meaning, unless the last
+bits of the input make one of that size.
+"""
 _TOLERANCE, _TIMES = 1e-3, 8.0
 """What counts as rounding between a model and its result: a part of the output, and times its noise."""
 
@@ -70,11 +72,34 @@ def evaluated(
     fresh = fresh or {}
     own = {node.name for node in network if isinstance(node.operator, Fresh)}
     unknown = network.behind(own - fresh.keys())
-    until = {output.source for output in network.outputs if output.source not in unknown}
+    until = {output.source for output in network.outputs} - unknown
     kind = torch.finfo(getattr(torch, network.dtype))
-    unit = kind.eps / 2
+    values, radii, largest = _computed(network, x.double(), until, fresh, unknown)
+    noise = 2 * kind.eps * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x.device)
+    shaken = {n: value for n, value in network.steps(x.double() * (1 + noise), until, fresh) if n in until}
+    batched, found = network.input.batch is not None, list[tuple[Tensor, Tensor] | None]()
+    for output in network.outputs:
+        if output.source in unknown or not largest < kind.max * kind.eps:
+            found.append(None)
+            continue
+        value = values[output.source]
+        radius = _SAFETY * _behind(output, value, radii[output.source], kind.eps / 2)
+        turned = _largest(difference(shaken[output.source], value)) * 2.0 ** len(output.tail)
+        most = radius.clamp(max=max(_ROUGH * largest, _TIMES * turned)) + _LEAST
+        value = behind_tail(output, value, batched=batched)
+        found.append((value, most) if batched else (value[0], most[0]))
+    return found
+
+
+def _computed(
+    network: Network, x: Tensor, until: Set[str], fresh: Mapping[str, Tensor], unknown: Set[str]
+) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:
+    """Some values, how far a float evaluation of them is from the real numbers at most, in any order of
+    summation, and the largest number on the way. Nothing is held for longer than somebody reads it.
+    """
+    unit = torch.finfo(getattr(torch, network.dtype)).eps / 2
     values, radii, largest = dict[str, Tensor](), dict[str, Tensor](), 0.0
-    for name, value in network.steps(x.double(), until, fresh):
+    for name, value in network.steps(x, until, fresh):
         values[name] = value
         if name == network.input.name or name in fresh:
             radii[name] = torch.zeros_like(value)
@@ -87,16 +112,7 @@ def evaluated(
         for done in set(network.read_last.get(name, ())) - until:
             values.pop(done)
             radii.pop(done, None)
-    batched, found = network.input.batch is not None, list[tuple[Tensor, Tensor] | None]()
-    for output in network.outputs:
-        if output.source in unknown or not largest < kind.max * unit:
-            found.append(None)
-            continue
-        radius = _behind(output, values[output.source], radii[output.source], unit)
-        most = radius.mul(_SAFETY).clamp(max=_ROUGH * largest) + _LEAST
-        value = behind_tail(output, values[output.source], batched=batched)
-        found.append((value, most) if batched else (value[0], most[0]))
-    return found
+    return values, radii, largest
 
 
 def _passed(
