@@ -32,6 +32,7 @@ import onnxruntime
 import torch
 from onnx import TensorProto, numpy_helper
 from onnx.backend.test import loader
+from relutrim.io.inner import behind_tail
 from torch import nn
 
 from benchmarks.cutting import (
@@ -47,7 +48,6 @@ from relutrim.errors import CheckFailed, RelutrimError
 from relutrim.graph import Fresh, Network
 from relutrim.graph.comparing import check_equal
 from relutrim.io.files import read_bytes
-from relutrim.io.inner import behind_tail
 from relutrim.io.onnx import network_from_proto
 from relutrim.io.onnx.external import with_external
 from relutrim.io.onnx.parse import parse

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from relutrim.graph import Affine, Barrier, Fresh, Network, Operator, Output
-from relutrim.io.inner import behind_tail
+from relutrim.io.tails import behind_tail
 from relutrim.rounding import UNIT
 
 _SAFETY = 16.0

@@ -15,7 +15,6 @@ from relutrim.errors import CheckFailed, RelutrimError
 from relutrim.graph import Fresh, Network
 from relutrim.io.onnx.beside import Files, session
 from relutrim.io.onnx.read import network_from_proto
-from relutrim.io.tails import behind_tail
 
 Array: TypeAlias = npt.NDArray[Any]
 

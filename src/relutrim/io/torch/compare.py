@@ -10,7 +10,6 @@ from torch.utils import _pytree
 
 from relutrim.errors import InputError, UnsupportedError
 from relutrim.graph import Network
-from relutrim.io.tails import behind_tail
 from relutrim.io.tolerance import mismatch
 
 _ROWS = 3
