@@ -147,6 +147,17 @@ def test_a_range_holds_every_exact_value(build: Build, lo: float, hi: float, dat
             )
 
 
+def test_a_kink_counts_where_no_float_holds_its_coefficients() -> None:
+    """``2 x - relu(1e400 x + 1e400)`` is largest at -1."""
+    g = Graph()
+    steep = g.emit(Scale.exactly(1e200), g.emit(Scale.exactly(1e200, 1e200), "x"))
+    bend = g.emit(Scale.exactly(-1.0), g.emit(Relu(), steep))
+    last = g.emit(Add(2), g.emit(Scale.exactly(2.0), "x"), bend)
+    network = g.network()
+    found = ranges(network, -2.0, 1.0)[last]
+    assert is_within(exact(network, Fraction(-1), Fraction(0))[last], float(found.lo), float(found.hi))
+
+
 @pytest.mark.parametrize(
     ("name", "lo", "hi", "expected"),
     [
@@ -175,6 +186,15 @@ def test_a_range_is_the_exact_hull_where_nothing_rounds(
     last = KNOWN[name](g, "x")
     found = ranges(g.network(), lo, hi)[last]
     assert (float(found.lo), float(found.hi)) == expected
+
+
+def test_a_scale_has_a_range_where_no_float_holds_its_largest_factor() -> None:
+    """It is known up to a radius, and its argument has no end."""
+    g, largest = Graph(), np.asarray(np.finfo(np.float64).max)
+    last = g.emit(Scale(largest, np.asarray(0.0), largest * 2.0**-52, np.asarray(0.0)), "x")
+    found = ranges(g.network(), 1.0, math.inf)[last]
+    assert 0 < float(found.lo) <= float(largest)
+    assert float(found.hi) == math.inf
 
 
 @slow

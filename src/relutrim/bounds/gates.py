@@ -360,13 +360,14 @@ def _simple(x: Tensor) -> Tensor:
 
 
 def _quotient(x: Interval, y: Interval) -> Interval:
-    """``x / y``; NaN where ``y`` is exactly 0, and all numbers where it may be 0."""
+    """``x / y``: NaN where ``y`` is exactly 0, any number where it may be 0 or where both have overflowed."""
     ends = [(a, b) for a in (x.lo, x.hi) for b in (y.lo, y.hi)]
     exact = [(a == 0) | (b.abs() == 1) for a, b in ends]
     raw = [a / b for a, b in ends]
     lower = reduce(torch.minimum, [torch.where(e, q, _below(q)) for e, q in zip(exact, raw, strict=True)])
     upper = reduce(torch.maximum, [torch.where(e, q, -_below(-q)) for e, q in zip(exact, raw, strict=True)])
     perhaps, always = (y.lo <= 0) & (y.hi >= 0), (y.lo == 0) & (y.hi == 0)
+    perhaps |= lower.isnan() | upper.isnan()
     lower = torch.where(always, torch.nan, torch.where(perhaps, -torch.inf, lower))
     return Interval(lower, torch.where(always, torch.nan, torch.where(perhaps, torch.inf, upper)))
 

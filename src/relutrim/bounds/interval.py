@@ -100,8 +100,10 @@ def _endless(operator: Affine, inputs: Sequence[Interval]) -> tuple[Tensor, Tens
             plus = replace(operator, weight=np.maximum(weight, 0), bias=none)
             minus = replace(operator, weight=np.maximum(-weight, 0), bias=none)
         case Scale():
-            least, most = (operator.scale + sign * operator.scale_radius for sign in (-1, 1))
-            plus, minus = Scale.exactly(np.maximum(most, 0)), Scale.exactly(np.maximum(-least, 0))
+            scale, radius = operator.scale, operator.scale_radius  # whose sum may overflow
+            plus, minus = (
+                Scale.exactly(some.astype(np.float64)) for some in (scale > -radius, scale < radius)
+            )
         case Add() | AveragePool() | Mean() | Concat() | Reshape() | Take() | Transpose():
             return operator.spread(below) > 0, operator.spread(above) > 0  # no weight is negative
         case _:
