@@ -367,7 +367,7 @@ def _quotient(x: Interval, y: Interval) -> Interval:
     lower = reduce(torch.minimum, [torch.where(e, q, _below(q)) for e, q in zip(exact, raw, strict=True)])
     upper = reduce(torch.maximum, [torch.where(e, q, -_below(-q)) for e, q in zip(exact, raw, strict=True)])
     perhaps, always = (y.lo <= 0) & (y.hi >= 0), (y.lo == 0) & (y.hi == 0)
-    perhaps |= lower.isnan() | upper.isnan()
+    perhaps = perhaps | lower.isnan() | upper.isnan()
     lower = torch.where(always, torch.nan, torch.where(perhaps, -torch.inf, lower))
     return Interval(lower, torch.where(always, torch.nan, torch.where(perhaps, torch.inf, upper)))
 
