@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 import oracle
 import spatial
 from relutrim.graph import Linear, Relu, Reshape
+from relutrim.graph.edits import difference
 from relutrim.graph.operators import Convolution
 from relutrim.rewrite.cost import Cost
+from relutrim.rewrite.drop_channels import drop_channels
 from relutrim.rewrite.fold_convolutions import fold_convolutions
 from relutrim.rewrite.pipeline import rewrite
 from rewriting import start
@@ -65,6 +67,18 @@ def test_padding_behind_a_kernel_of_one_and_no_bias_folds():
     one = folded(kernel(1, 3, 1, bias=0), kernel(3, 2, 3, padding=1))
     assert one is not None
     assert (one.weight.shape, one.padding) == ((2, 1, 3), ((1, 1),))
+
+
+def test_a_flattening_that_is_another_value_is_not_taken_for_a_part_of_the_old_one():
+    """Of what is flattened then more goes than was flattened before."""
+    second = Convolution(np.array([[[1.0], [0], [0], [1]]]), np.zeros(1), (1,), ((0, 0),), (1,))
+    nodes = ("f", Reshape((1, 2), (2,)), "d"), ("y", Linear(np.eye(2), np.zeros(2)), "f")
+    original = network((1, 2), ("c", kernel(1, 4, 1), "x"), ("r", Relu(), "c"), ("d", second, "r"), *nodes)
+    draft = drop_channels(fold_convolutions(start(original, -1, 1), "d"))
+    holds(original, draft, points=4)
+    assert (draft.network.shapes["r"], draft.network.shapes["f"]) == ((2, 2), (4,))
+    assert (draft.kept["f"].indices == -1).all()
+    difference(original, draft.network, draft.kept)
 
 
 def test_padding_behind_a_bias_does_not_fold():

@@ -29,6 +29,7 @@ from relutrim.errors import NetworkError
 from relutrim.graph.graph import Node
 from relutrim.graph.operators import Array, Convolution, Linear, Relu, Reshape, Shape
 from relutrim.graph.operators.windows import Places, taps
+from relutrim.graph.slicing import Kept
 from relutrim.intervals import Interval
 from relutrim.rewrite.absorb import as_bias, with_bias
 from relutrim.rewrite.draft import Draft, Step, at_most
@@ -66,10 +67,13 @@ def fold_convolutions(draft: Draft, name: str) -> Draft:
                 known = draft.ranges[node.inputs[0]]
                 ranges[new.name] = Interval(known.lo.flatten(1), known.hi.flatten(1))
     smaller = network.edit(change=change)
+    others = {name: smaller.size(name) for name in ranges}  # flattenings of another value than before
+    kept = {name: Kept(0, np.full(size, -1)) for name, size in others.items()}
     grown = smaller.parameters - network.parameters
     neurons = network.neurons - smaller.neurons
     text = f"folded a linear convolution of {len(node.operator.bias)} channels ({grown:+d} parameters)"
-    return draft.rewritten(smaller, Step(NAME, name, text, neurons), moved=moved, ranges=ranges)
+    step = Step(NAME, name, text, neurons)
+    return draft.rewritten(smaller, step, moved=moved, ranges=ranges, kept=kept)
 
 
 def _behind(draft: Draft, first: Node, reader: Node) -> list[tuple[Node, Tensor]] | None:
