@@ -25,11 +25,13 @@ from certifying import (
     small,
     true_gap,
 )
+from onnx_models import model, op
 from relutrim.analysis import analyze
 from relutrim.certificate import schema
 from relutrim.certificate.check import Asked, check
 from relutrim.certificate.groundwork import Groundwork
 from relutrim.certificate.write import certifiable, certify
+from relutrim.compression import compress
 from relutrim.domain import Box, NormalizedBox
 from relutrim.errors import CheckFailed, InputError, RelutrimError, UnsupportedError
 from relutrim.graph import Add, MaxPool, Mean, Network, Node, Output, Port, Relu, Reshape, Take
@@ -49,6 +51,28 @@ def test_a_certificate_is_accepted_and_its_bound_is_true():
     report = recheck(result, asked=Asked(0.0, 1.0), tolerance=1e-5)
     assert true_gap(network, result.stored, UNIT) <= Fraction(report.bound)
     assert proof_of(result).bound == report.bound
+
+
+def test_ranges_of_another_relu_that_samples_do_not_tell_apart_are_not_taken():
+    """The checker's leaky ReLU has a ReLU of ``-y`` besides, and ``y`` is 0 but for one corner of the box."""
+    first, second, third = (
+        op("Gemm", ["x", "v", "w"], "a"),
+        op("Relu", ["a"], "b"),
+        op("Gemm", ["b", "t"], "c"),
+    )
+    nodes = [first, second, third, op("LeakyRelu", ["c"], "d", alpha=0.5), op("Gemm", ["d", "u", "o"])]
+    weights = {
+        "v": np.array([[1, 1], [1, 1], [1, -1], [1, 1]]),
+        "w": np.array([-3.9375, 0]),
+        "t": np.array([[1, 1], [0, 0]]),
+        "u": np.array([[8], [8]]),
+        "o": np.ones(1),
+    }
+    proto = model(nodes, ["batch", 4], {name: np.float32(array) for name, array in weights.items()})
+    result = compress(proto, Box(0, 1), tolerance=4.0, certificate=True, method="bounds")
+    corner = [Fraction(1)] * 4
+    (before,), (after,) = (oracle.outputs(one, corner) for one in (result.original, result.stored))
+    assert abs(before - after) <= Fraction(result.deviation.proven)
 
 
 @SLOW

@@ -85,16 +85,17 @@ class Groundwork:
                 continue
             lower, upper = layer.lower.copy(), layer.upper.copy()
             known = None if number is None else self.ranges.layers[number]
-            lower[lost] = np.nan if known is None else known.lo[lost]
-            upper[lost] = np.nan if known is None else known.hi[lost]
+            lower[lost] = np.nan if known is None else np.minimum(lower, known.lo)[lost]
+            upper[lost] = np.nan if known is None else np.maximum(upper, known.hi)[lost]
             verdicts, evidence = layer.verdict.copy(), layer.evidence.copy()
             verdicts[lost], evidence[lost] = Verdict.UNKNOWN, Evidence.NONE
             found.append(replace(layer, verdict=verdicts, evidence=evidence, lower=lower, upper=upper))
         return replace(stability, layers=tuple(found), ranges=self._ranges(stability, found))
 
     def _ranges(self, stability: Stability, layers: Sequence[LayerStability]) -> dict[str, Interval]:
-        """Of every value of the prover's network: what the checker knows of ReLUs' inputs, and what follows
-        from that by intervals.
+        """Of every value of the prover's network: what both prover and checker know of ReLUs' inputs, and
+        what follows from that by intervals. The checker alone may mean another ReLU, which samples do not
+        tell apart.
         """
         import torch
 
@@ -111,8 +112,11 @@ class Groundwork:
             if node.name in read:
                 layer = read[node.name]
                 known, shape = self.ranges.layers[self.layers[layer.name]], found[node.name].lo.shape
-                lo = np.where(layer.verdict == Verdict.ACTIVE, np.fmax(known.lo, 0), known.lo)
-                hi = np.where(layer.verdict == Verdict.INACTIVE, np.fmin(known.hi, 0), known.hi)
+                own = stability.ranges[node.name]
+                low = np.minimum(own.lo.cpu().numpy().reshape(-1), known.lo)  # NaN, which is no end, stays
+                high = np.maximum(own.hi.cpu().numpy().reshape(-1), known.hi)
+                lo = np.where(layer.verdict == Verdict.ACTIVE, np.fmax(low, 0), low)
+                hi = np.where(layer.verdict == Verdict.INACTIVE, np.fmin(high, 0), high)
                 mine = Interval(*(torch.as_tensor(end).reshape(shape).to(like) for end in (lo, hi)))
                 found[node.name] = found[node.name].meet(mine)
         return found
