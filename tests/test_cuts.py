@@ -208,6 +208,27 @@ def test_no_two_entries_of_out_are_one_of_models():
         bounds(built(1, [1, 5], [0, 0]), built(2, [7, 1], [1, 0]), box(2))
 
 
+def test_what_only_renames_what_is_left_need_not_stand_in_out():
+    """Of ``1 a`` and ``2 b`` one is left: the reader passes over ``1 a``, but ``b`` is not ``2 b``."""
+
+    def built(keep: list[int], factor: list[float]) -> bytes:
+        nodes = [
+            helper.make_node("Conv", ["x", "w", "b"], ["c"]),
+            helper.make_node("Mul", ["c", "f"], ["s"]),
+            helper.make_node("Relu", ["s"], ["r"]),
+            helper.make_node("Conv", ["r", "v"], ["y"]),
+        ]
+        weights = {"w": np.array([[1], [3]])[keep][..., None], "b": np.array([0, 0])[keep]}
+        weights |= {"f": np.array(factor)[:, None], "v": np.array([[1, 1]])[:, keep][..., None]}
+        return model(nodes, weights, ["n", 1, 1], ["y"])
+
+    before = built([0, 1], [1, 2])
+    assert bounds(before, built([0], [1]), box(1))[0] == pytest.approx(6)
+    for other in built([1], [1]), built([0], [2]), built([0, 1], [1, 1]):
+        with pytest.raises(CheckFailed):
+            bounds(before, other, box(1))
+
+
 def test_a_node_that_is_not_known_reads_what_has_not_moved():
     (found,) = bounds(beside([erf()], ["e"]), beside([erf()], ["e"], keep=KEPT), box(2))
     assert not found.any()

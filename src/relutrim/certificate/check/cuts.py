@@ -54,6 +54,8 @@ class Cuts:
     """Of each value of OUT."""
     moved: dict[int, Span] = field(default_factory=dict, init=False)
     """By the numbers of MODEL's values: what OUT's entry has beyond MODEL's."""
+    copies: dict[int, tuple[Twin, Twin]] = field(default_factory=dict, init=False)
+    """By the numbers of MODEL's values that are not in OUT: what they rename there, and what they are."""
 
     def bounds(self) -> list[Array]:
         """For each output, how far each entry of OUT's can be away from MODEL's."""
@@ -65,8 +67,8 @@ class Cuts:
 
     def _bound(self, name: str) -> Array:
         one, other = self.before.outputs[name], self.after.outputs[name]
-        twin = self.twins[other.number]
-        if twin.number != one.number or not _whole(twin, self.before.sizes[one.number]):
+        twin = self._renamed(self.twins[other.number], one.number, name)
+        if not _whole(twin, self.before.sizes[one.number]):
             raise CheckFailed(f"output {name!r} of OUT is not that of MODEL")
         if twin.entries is None:
             return np.zeros(1)
@@ -121,25 +123,45 @@ class Cuts:
     def _pair(self, node: Node, number: int) -> None:
         """A node of OUT, and the value of MODEL that it makes some entries of."""
         mine = self.before.nodes[number - 1]
-        read = [self.twins[at] for at in node.inputs]
         kinds = [(one.opaque, one.operation is None, len(one.inputs)) for one in (mine, node)]
-        if kinds[0] != kinds[1] or [twin.number for twin in read] != list(mine.inputs):
-            raise CheckFailed(
-                f"node {node.name!r} of OUT is not what it is in MODEL, or reads something else"
-            )
+        if kinds[0] != kinds[1]:
+            raise CheckFailed(f"node {node.name!r} of OUT is not what it is in MODEL")
+        pairs = zip(node.inputs, mine.inputs, strict=True)
+        read = [self._renamed(self.twins[at], wanted, node.name) for at, wanted in pairs]
+        self.twins.append(self._twin(node, number, read))
+
+    def _renamed(self, twin: Twin, wanted: int, name: str) -> Twin:
+        """The value of MODEL that is ``wanted`` of one of OUT: another one than it is found to be only where
+        all nodes between the two could stand in OUT and rename entries, which is not written there.
+        """
+        between, last = list[int](), wanted
+        while last != twin.number and self.copies.get(last, (None, twin))[0] is not twin:
+            node = self.before.nodes[last - 1] if last else None
+            if node is None or node.opaque is not None or node.operation is None or len(node.inputs) != 1:
+                raise CheckFailed(f"node {name!r} of OUT reads something else than in MODEL")
+            between.append(last)
+            last = node.inputs[0]
+        current = twin if last == twin.number else self.copies[last][1]
+        for number in reversed(between):
+            entries = _entries(current)
+            same = Affine((Map(np.arange(len(entries))),), np.zeros(len(entries)))
+            current = self._twin(Node(same, (0,), self.before.nodes[number - 1].name), number, [current])
+            self.copies[number] = twin, current
+        return current
+
+    def _twin(self, node: Node, number: int, read: list[Twin]) -> Twin:
+        """What a node of OUT makes if it reads these."""
+        mine = self.before.nodes[number - 1]
         if node.opaque is not None:
             self._hold(node.name, read)
             size = self.before.sizes[number]
-            self.twins.append(Twin(number, np.arange(size) if size >= 0 else None))
             if size >= 0:
                 self.moved[number] = Span.point(size)
-            return
+            return Twin(number, np.arange(size) if size >= 0 else None)
         entries = [_entries(twin) for twin in read]
         moved = [self.moved[twin.number] for twin in read]
         if node.operation is None or mine.operation is None:
-            found = relu_moved(self._span(mine.inputs[0]), moved[0])
-            self._put(number, entries[0], found)
-            return
+            return self._put(number, entries[0], relu_moved(self._span(mine.inputs[0]), moved[0]))
         nothing = [self._nothing(twin.number) for twin in read]
         at = _found_again(node, mine.operation, node.operation, entries, nothing)
         apart = node.operation.bias - mine.operation.bias[at]
@@ -149,21 +171,21 @@ class Cuts:
             made = through(mine.operation, moved, self.deadline).take(at) + bias
         else:
             made = _between(moved[0], pairs).take(at)
-        self._put(number, at, Span.point(self.before.sizes[number]).put(at, made))
+        return self._put(number, at, Span.point(self.before.sizes[number]).put(at, made))
 
     def _nothing(self, number: int) -> Mask:
         """Which entries of a value of MODEL are 0, as are those of OUT that are the same."""
         return ~((self._span(number).size > 0) | (self.moved[number].size > 0))
 
-    def _put(self, number: int, entries: Index, moved: Span) -> None:
+    def _put(self, number: int, entries: Index, moved: Span) -> Twin:
         """What was cut is missing in OUT."""
         if len(np.unique(entries)) < len(entries):
             raise CheckFailed(f"node {self.before.nodes[number - 1].name!r} makes an entry in OUT twice")
         if number in self.moved:
             raise CheckFailed(f"node {self.before.nodes[number - 1].name!r} is in OUT twice")
         missing = -self._span(number)
-        self.twins.append(Twin(number, entries))
         self.moved[number] = missing.put(entries, moved.take(entries))
+        return Twin(number, entries)
 
     def _hold(self, name: str, read: list[Twin]) -> None:
         """What a node that is not known reads must be as it is in MODEL, to the last bit."""
