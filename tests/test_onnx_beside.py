@@ -161,6 +161,21 @@ def test_data_that_is_called_like_the_output_does_not_end_in_it(tmp_path):
     np.testing.assert_allclose(outputs(out), outputs(path), 1e-5, 1e-5)
 
 
+@pytest.mark.parametrize("through", ["", "sub/.."])
+def test_the_data_of_the_model_is_not_replaced(tmp_path, capsys, through):
+    """Under whatever name it is reached."""
+    path, out = saved(network(), tmp_path, dict.fromkeys("abcd", "o.onnx")), tmp_path / through / "o.onnx"
+    (tmp_path / "sub").mkdir()
+    held = out.read_bytes()
+    result = relutrim.compress(path, Box(-1, 1), tolerance=0)
+    with pytest.raises(InputError, match="refers to"):
+        result.save(out)
+    other = tmp_path / "other.onnx"
+    for given in [out], [other, "--bounds", out], [other, "--certificate", out]:
+        assert call(capsys, "compress", path, *given, "--box", "-1", "1").code == 2
+    assert out.read_bytes() == held
+
+
 def test_tensors_that_share_bytes_share_them_afterwards(tmp_path):
     """Overlapping ranges move together, so that they take no more room than before."""
     proto = network()

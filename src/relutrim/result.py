@@ -201,6 +201,8 @@ class Compression:
         """
         from relutrim.io import check_writable, save
 
+        if self.source is not None:
+            self.source.keep_from(Path(path))
         found, target = self.written_as(path), Path(path)
         if found.source is not None and found.source.is_like(target) and (found.unchanged or found.edited):
             check_writable(target)

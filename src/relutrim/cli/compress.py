@@ -117,7 +117,9 @@ def compress(
     targets = Targets(model, options)
     targets.add(out)
     check_writable(out)
-    file = None if options["output_relu"] else Source.of(model)
+    given = Source.of(model)
+    given.keep_from(out)
+    file = None if options["output_relu"] else given
     if file is not None:
         file.check(out)
     targets.add(certificate)
@@ -125,6 +127,9 @@ def compress(
     page = targets.add(options.pop("report"), "reports", REPORT)
     bounds = targets.add(options.pop("bounds"))
     card = targets.add(options.pop("model_card"))
+    for target in (certificate, mask, page, bounds, card):
+        if target is not None:
+            given.keep_from(target)
     holdout = held_out_rows(options)
     stated = states_domain(options)
     network, arguments, labels = prepared(model, options, optional=True)

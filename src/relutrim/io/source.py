@@ -166,6 +166,16 @@ class Source:
             return
         self._beside([name for name in names if (self.path.parent / name).is_file()], out)
 
+    def keep_from(self, out: Path) -> None:
+        """Raise if ``out`` is a file in which data of the model lies."""
+        for name in self.beside:
+            data = self.path.parent / name
+            if out.exists() and data.exists() and out.samefile(data):
+                raise InputError(
+                    f"the output would replace {data}, which the model refers to; choose another name",
+                    where=str(out),
+                )
+
     def _refers_to(self, content: bytes) -> list[str]:
         """The names of the files that the model refers to."""
         if not self.is_onnx:
