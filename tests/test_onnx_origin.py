@@ -13,6 +13,7 @@ from conformance import GROUPS
 from onnx_models import model, numbers, op
 from relutrim.errors import RelutrimError
 from relutrim.graph import Network
+from relutrim.graph.origin import Stored
 from relutrim.io.files import read_bytes
 from relutrim.io.onnx import network_from_proto
 from relutrim.io.onnx.parse import parse
@@ -131,3 +132,10 @@ def test_a_number_for_many_entries_is_not_their_bias():
     assert node.origin is not None
     assert list(node.origin.fields) == ["weight"]
     assert (node.operator.bias == C[0]).all()
+
+
+def test_a_tensor_of_other_axes_cannot_hold_a_field():
+    """A scale per channel, and one number for all, which a fold and a map have put in its place."""
+    stored = Stored("w", "s", 1, (0, 1), 2)
+    assert stored.back(np.array(1.0)) is None
+    np.testing.assert_array_equal(stored.back(np.ones((2, 1))), np.ones((2, 1)))

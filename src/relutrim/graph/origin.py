@@ -43,7 +43,7 @@ class Stored:
 
     def back(self, numbers: Numbers) -> Numbers | None:
         """What the tensor holds if the field is ``numbers``; None if it cannot say that."""
-        if not self.sign:
+        if not self.sign or numbers.ndim != len(self.axes):
             return None
         if any(axis is None and numbers.shape[at] != 1 for at, axis in enumerate(self.axes)):
             return None
