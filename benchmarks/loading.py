@@ -32,7 +32,6 @@ import onnxruntime
 import torch
 from onnx import TensorProto, numpy_helper
 from onnx.backend.test import loader
-from relutrim.io.inner import behind_tail
 from torch import nn
 
 from benchmarks.cutting import (
@@ -52,6 +51,7 @@ from relutrim.io.onnx import network_from_proto
 from relutrim.io.onnx.external import with_external
 from relutrim.io.onnx.parse import parse
 from relutrim.io.state_dict import load_tensors, read_state_dict
+from relutrim.io.tails import behind_tail
 from relutrim.io.torch.source import TorchSource
 
 _STATE_DICTS = "**/lenet_*.pt"

@@ -26,7 +26,7 @@ def border(shift: float = 0.0) -> Network:
         Node("relu", Relu(), ("conv",)),
         Node("norm", Scale.exactly(1.0, shift), ("relu",)),
         Node("flat", Reshape((1, 5), (5,)), ("norm",)),
-        Node("y", Linear(rng.normal(size=(2, 5)), rng.normal(size=2)), ("flat",)),
+        Node("y", Linear(rng.normal(size=(4, 5)), rng.normal(size=4)), ("flat",)),
     )
     return Network(Port("x", (1, 5)), nodes, (Output("y", "y"),), dtype="float64")
 
@@ -45,7 +45,7 @@ def test_entries_that_are_always_0_are_not_read():
     assert draft.proven == 0
     linear = draft.network["y"].operator
     assert isinstance(linear, Linear)
-    assert linear.weight.shape == (2, 3)
+    assert linear.weight.shape == (4, 3)
     (taken,) = [node.operator for node in draft.network.nodes if isinstance(node.operator, Take)]
     assert taken.picks[0].tolist() == [1, 2, 3]
     assert drop_columns(draft) is draft
@@ -53,8 +53,17 @@ def test_entries_that_are_always_0_are_not_read():
 
 def test_entries_that_are_constant_become_bias():
     draft = dropped(border(shift=0.25))
-    assert draft.network["y"].operator.weight.shape == (2, 3)
+    assert draft.network["y"].operator.weight.shape == (4, 3)
     assert 0 < draft.proven < 1e-14
+
+
+def test_entries_whose_weights_are_fewer_than_the_indices_of_others_stay():
+    few = border()
+    last = Node("y", Linear(np.ones((2, 5)), np.zeros(2)), ("flat",))
+    few = few.edit(change={"y": last})
+    stability = analyze_network(few, Box(0, 1), data=None, **QUICK)
+    draft = Draft.start(few, stability, Evidence.PROOF)
+    assert drop_columns(draft) is draft
 
 
 def test_a_dense_layer_is_left_to_others():

@@ -137,6 +137,7 @@ def _passed(
     if isinstance(operator, Barrier):
         largest = reach[0].flatten(1).amax(1).reshape(-1, *(1,) * (result.ndim - 1))
         found = found + unit * ((_FEW + result[0].numel()) * result.abs() + _FEW * reach[0].minimum(largest))
+        found = found + operator.rounding(reach[0], result.abs())  # formulas with numbers in float32
     return found
 
 

@@ -22,6 +22,9 @@ from relutrim.rounding import ETA, gamma
 
 NAME = "drop-columns"
 
+_PER_INDEX = 2
+"""How many weights an index takes as much as: it has 64 bits."""
+
 
 def drop_columns(draft: Draft) -> Draft:
     """The draft in which no linear node reads entries that are constant, where it reads more than a dense
@@ -54,6 +57,8 @@ def _without(draft: Draft, node: Node, constant: np.ndarray, values: np.ndarray)
     operator, source = node.operator, node.inputs[0]
     assert isinstance(operator, Linear)
     kept = np.flatnonzero(~constant)
+    if operator.weight[:, constant].size <= _PER_INDEX * len(kept):
+        return None  # the indices of what stays would take as much
     bias = operator.bias + operator.weight @ values
     if not finite(bias):
         return None

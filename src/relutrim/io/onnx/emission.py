@@ -48,7 +48,7 @@ class Emission:
         self.initializers: list[onnx.TensorProto] = []
         self._names = names
         self._taken = {*names.values(), *(output.name for output in network.outputs)}
-        self._fresh, self._stock = fresh, stock or {}
+        self._fresh, self._stock = fresh, dict(stock or {})
 
     def tensor(self, value: str) -> str:
         """The tensor that a value of the network is."""
@@ -76,6 +76,8 @@ class Emission:
             return known
         name = self.fresh(name)
         self.initializers.append(numpy_helper.from_array(array, name))
+        if self.network.shared:  # what several nodes read of one tensor is stored once
+            self._stock[content(array)] = name
         return name
 
     def node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> None:
