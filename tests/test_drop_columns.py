@@ -59,7 +59,7 @@ def test_entries_that_are_constant_become_bias():
 
 def test_entries_whose_weights_are_fewer_than_the_indices_of_others_stay():
     few = border()
-    last = Node("y", Linear(np.ones((2, 5)), np.zeros(2)), ("flat",))
+    last = Node("y", Linear(np.ones((1, 5)), np.zeros(1)), ("flat",))
     few = few.edit(change={"y": last})
     stability = analyze_network(few, Box(0, 1), data=None, **QUICK)
     draft = Draft.start(few, stability, Evidence.PROOF)

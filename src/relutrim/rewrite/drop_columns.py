@@ -22,8 +22,8 @@ from relutrim.rounding import ETA, gamma
 
 NAME = "drop-columns"
 
-_PER_INDEX = 2
-"""How many weights an index takes as much as: it has 64 bits."""
+_PER_INDEX = 1
+"""How many weights an index takes as much as: it has 32 bits."""
 
 
 def drop_columns(draft: Draft) -> Draft:

@@ -70,6 +70,10 @@ class Emission:
         """Store a shape."""
         return self._store(name, np.array(sizes, np.int64))
 
+    def indices(self, name: str, numbers: npt.NDArray[np.int64]) -> str:
+        """Store indices of an axis, which is never so long that 32 bits would not do."""
+        return self._store(name, numbers.astype(np.int32))
+
     def _store(self, name: str, array: npt.NDArray[Any]) -> str:
         known = self._stock.get(content(array))
         if known is not None:

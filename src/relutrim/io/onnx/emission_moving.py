@@ -45,6 +45,6 @@ def take(emission: Emission, node: Node, operator: Take) -> None:
         else:
             steps.append(("Pad", [], {"pads": numbers}))
     for axis, indices in found.lists.items():
-        indexed = emission.shape(f"{name}.indices", tuple(indices))
+        indexed = emission.indices(f"{name}.indices", indices)
         steps.append(("Gather", [indexed], {"axis": axis + own}))
     emission.steps(node, steps or [("Identity", [], {})])
