@@ -314,6 +314,53 @@ def test_functions_must_be_the_same():
         bounds(beside(call, ["e"], **one), beside(call, ["e"], **other), box(2))
 
 
+def test_a_call_of_another_overload_is_not_the_same():
+    def called(overload: str) -> bytes:
+        functions = []
+        for name, kind in (("one", "Neg"), ("other", "Abs")):
+            made = helper.make_function(
+                "own", "F", ["a"], ["b"], [helper.make_node(kind, ["a"], ["b"])], OPSET
+            )
+            made.overload = name
+            functions.append(made)
+        call = helper.make_node("F", ["d"], ["e"], domain="own")
+        call.overload = overload
+        opsets = [*OPSET, helper.make_opsetid("own", 1)]
+        return beside([call], ["e"], functions=functions, opset_imports=opsets, ir_version=10)
+
+    assert not bounds(called("one"), called("one"), box(2))[0].any()
+    with pytest.raises(CheckFailed):
+        bounds(called("one"), called("other"), box(2))
+
+
+@pytest.mark.parametrize("in_function", [False, True])
+def test_a_shape_that_a_graph_within_a_node_claims_is_not_believed(in_function):
+    """It is said to have two columns and has four: what takes the first two of them is no renaming."""
+
+    def branch(name: str) -> onnx.GraphProto:
+        made = helper.make_node("Compress", ["x", "all"], [name], axis=1)
+        return helper.make_graph([made], name, [], [helper.make_tensor_value_info(name, 1, [1, 2])])
+
+    def taking(*tail: onnx.NodeProto) -> bytes:
+        chosen = helper.make_node("If", ["yes"], ["e"], then_branch=branch("p"), else_branch=branch("q"))
+        more: dict[str, Any] = {}
+        if in_function:
+            body = helper.make_function("own", "F", ["x", "all", "yes"], ["e"], [chosen], OPSET)
+            more = {"functions": [body], "opset_imports": [*OPSET, helper.make_opsetid("own", 1)]}
+            chosen = helper.make_node("F", ["x", "all", "yes"], ["e"], domain="own")
+        proto = onnx.ModelProto.FromString(model([chosen, *tail], {}, [1, 4], ["y"], **more))
+        stored = {"all": np.ones(4, bool), "yes": np.array(True)}
+        stored |= {"zero": np.array([0]), "one": np.array([1]), "two": np.array([2])}
+        proto.graph.initializer.extend(numpy_helper.from_array(a, name) for name, a in stored.items())
+        return proto.SerializeToString()
+
+    first_two = helper.make_node("Slice", ["e", "zero", "two", "one"], ["s"])
+    mine = taking(first_two, helper.make_node("ReduceSum", ["s", "one"], ["y"]))
+    theirs = taking(helper.make_node("ReduceSum", ["e", "one"], ["y"]))
+    with pytest.raises(RelutrimError):
+        bounds(mine, theirs, box(4))
+
+
 def test_a_shape_that_a_file_claims_is_not_believed():
     claimed = onnx.ModelProto.FromString(beside([erf("x", "q"), erf("q", "e")], ["e"]))
     claimed.graph.value_info.append(helper.make_tensor_value_info("q", 1, ["n", 7]))

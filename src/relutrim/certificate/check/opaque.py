@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -80,7 +81,7 @@ class Unknown:
         if lost:
             raise InputError(f"it reads {lost[0]!r}, which no node before it makes")
         read = [tensors[name] if name else None for name in names]
-        parts = [node.op_type.encode(), node.domain.encode(), str(len(node.input)).encode()]
+        parts = [one.encode() for one in (node.op_type, node.domain, node.overload, str(len(node.input)))]
         parts += sorted(_bytes(attribute) for attribute in node.attribute)
         parts += [part for one in read for part in _parts(one)]
         numbers = [one.number for one in read if isinstance(one, Value)]
@@ -106,9 +107,11 @@ class Unknown:
         """The shapes of all tensors of real numbers that follow from those of inputs and weights."""
         plain = onnx.ModelProto()
         plain.CopyFrom(self.model)
-        del plain.graph.value_info[:]
-        for entry in plain.graph.output:
-            entry.type.tensor_type.ClearField("shape")
+        for graph in _graphs(plain):
+            del graph.value_info[:]
+            for entry in graph.output:
+                if entry.type.HasField("tensor_type"):
+                    entry.type.tensor_type.ClearField("shape")
         if self.single:
             batch = self.first.type.tensor_type.shape.dim[0].dim_param
             for entry in plain.graph.input:
@@ -130,6 +133,16 @@ class Unknown:
             if kind.elem_type in _REAL and kind.HasField("shape") and all(sizes) and math.prod(sizes) <= MOST:
                 shapes[entry.name] = sizes
         return shapes
+
+
+def _graphs(message: Any) -> Iterator[onnx.GraphProto]:
+    """All graphs in a part of a model: its own, those in its nodes, and those in its functions' nodes."""
+    if isinstance(message, onnx.GraphProto):
+        yield message
+    for kind, content in message.ListFields():
+        if kind.message_type is not None:
+            for one in [content] if hasattr(content, "ListFields") else content:
+                yield from _graphs(one)
 
 
 def _entries(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
