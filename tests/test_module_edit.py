@@ -803,3 +803,14 @@ def test_an_edit_that_fails_its_check_leaves_the_module_as_it_is_and_asks_for_a_
     assert "does not read as it should" in result.obstacle
     assert "please report it" in result.obstacle
     assert torch.equal(result.model[0].weight, module[0].weight)
+
+
+def test_what_only_sets_weights_to_0_leaves_the_class_as_it_is():
+    torch.manual_seed(1)
+    layers = [nn.Linear(8, 12, bias=False), nn.ReLU(), nn.Linear(12, 12, bias=False), nn.ReLU()]
+    module = nn.Sequential(*layers, nn.Linear(12, 3, bias=False)).eval()
+    result = relutrim.compress(module, relutrim.Box(0, 1), tolerance=0.05)
+    assert type(result.model) is nn.Sequential
+    assert result.remark is None
+    x = torch.rand(64, 8)
+    assert float((module(x) - result.model(x)).abs().max()) <= 0.05 + 1e-5

@@ -87,7 +87,7 @@ def check_equal(read: Network, expected: Network) -> None:
     if _outputs(read) != _outputs(expected) or not {*read.pinned} <= {*expected.pinned}:
         raise CheckFailed("other values are outputs, or must stay as they are, in what was written")
     common = {*read.shapes} & {*expected.shapes}
-    done, waiting = {expected.input.name}, list(read.sources)
+    done, waiting = {expected.input.name}, [*(output.source for output in _outputs(read)), *read.pinned]
     while waiting:
         name = waiting.pop()
         if name in done:

@@ -62,7 +62,7 @@ def _without(draft: Draft, node: Node, constant: np.ndarray, values: np.ndarray)
     bias = operator.bias + operator.weight @ values
     if not finite(bias):
         return None
-    name = _free(draft.network, f"{source}.varying")
+    name = draft.network.free_name(f"{source}.varying")
     pick = Node(name, Take((kept,)), (source,))
     smaller = Node(node.name, Linear(operator.weight[:, kept], bias), (name,))
     moved = {}
@@ -82,10 +82,3 @@ def _without(draft: Draft, node: Node, constant: np.ndarray, values: np.ndarray)
         moved=moved,
         ranges={name: Interval(ranges.lo[:, index], ranges.hi[:, index])},
     )
-
-
-def _free(network: Network, name: str) -> str:
-    """A name like ``name`` that no value of the network has."""
-    while name in network.shapes:
-        name += "_"
-    return name

@@ -74,8 +74,6 @@ class Rewritten:
     ranges: Mapping[str, Interval]
     """Bounds of every value of ``stored``, as good as the verdicts that were used."""
     left_out: LeftOut | None = None
-    moved_stored: Mapping[str, Tensor] | None = None
-    """As ``moved``, of ``stored``."""
     kept: Mapping[str, Kept] = field(default_factory=dict)
     """Which slices of the original's values are left in ``stored``, where that is not all of them."""
     elsewhere: Callable[[Limits | None], Rewritten | None] | None = None
@@ -127,7 +125,7 @@ def rewrite(
             if frame is not None and (frame.refused or straighten(found) is not found):
                 other = _all(original, allowed, cost, replace(rules, frame=None))
                 if frame.worth(cost.of(found.network)[:-1], cost.of(other[0].network)[:-1]):
-                    found, freely = other
+                    (found, freely), rules = other, replace(rules, frame=None)
         left_out = None if freely is found else _left_out(freely, found, limits)
         smaller = bool(found.steps) and (rewrites == "leo++" or cost.least(original, found) is found)
         if not smaller or not fits(found, limits):
@@ -237,7 +235,6 @@ def _untouched(original: Draft, weakest: Evidence, left_out: LeftOut | None) -> 
         _inactive(original, weakest),
         original.ranges,
         left_out,
-        still,
         elsewhere=partial(_elsewhere, original, weakest),
     )
 
@@ -254,7 +251,6 @@ def _finished(draft: Draft, weakest: Evidence, left_out: LeftOut | None) -> Rewr
         _inactive(file, weakest),
         file.ranges,
         left_out,
-        file.deviation,
         file.kept,
         partial(_elsewhere, draft, weakest),
     )

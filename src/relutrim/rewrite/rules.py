@@ -69,7 +69,7 @@ class Rules:
         """``other`` if it may take the place of ``draft``, which otherwise stays."""
         if other is draft or self.over or not self.allows(other):
             return draft
-        if self.frame is not None and not self.frame.holds(other.network):
+        if not self.sayable(other):
             return draft
         if self.cost is None:
             return other
@@ -77,6 +77,10 @@ class Rules:
             return draft
         dtype = other.network.dtype
         return other if all(storable(node.operator, dtype) for node in other.network.nodes) else draft
+
+    def sayable(self, draft: Draft) -> bool:
+        """Whether the source stays what it is with this network."""
+        return self.frame is None or self.frame.holds(draft.network)
 
     def allows(self, draft: Draft) -> bool:
         """Whether the outputs stay within the limit."""

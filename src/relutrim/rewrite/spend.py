@@ -87,7 +87,7 @@ def held_biases(draft: Draft, limits: Limits, rules: Rules, exact: Draft) -> Dra
         found = hold_biases(found, layer)
         if rules.cost is None or rules.cost.least(exact, found) is exact:
             break
-        if fits(found, limits):
+        if fits(found, limits) and rules.sayable(found):
             return found
     return draft
 
@@ -113,7 +113,8 @@ def sparsify(draft: Draft, limits: Limits, rules: Rules) -> Draft:
         if found.network.parameters <= sparse.network.parameters:  # a tensor that others read stays one
             sparse = found
     smaller = shrink(sparse, rules)
-    return next((one for one in (smaller, sparse) if one is not draft and fits(one, limits)), draft)
+    made = [one for one in (smaller, sparse) if one is not draft and rules.sayable(one)]
+    return next((one for one in made if fits(one, limits)), draft)
 
 
 def _factored(draft: Draft, budget: Budget, rules: Rules) -> Draft:
